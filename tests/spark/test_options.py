@@ -14,7 +14,7 @@ from broadsheet.message.mapping import modulo
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import sink
-from broadsheet.spark.checkpoint import digest_of
+from broadsheet.spark.checkpoint import logged
 from broadsheet.spark.connection import Target
 from broadsheet.spark.options import Options
 from broadsheet.spark.sink import Appender, Done, Routing, SinkWriter, task_of
@@ -88,13 +88,13 @@ def test_a_checkpoint_is_where_spark_puts_it(tmp_path: Path) -> None:
         offsets = tmp_path / name / "offsets"
         offsets.mkdir(parents=True)
         (offsets / "7").write_text(name)
-    digests = {name: digest_of(f"{tmp_path}/{name}", 7) for name in ("plain", "a#b", "a?b", "a%20b", "a b;c")}
+    digests = {name: logged(f"{tmp_path}/{name}", 7) for name in ("plain", "a#b", "a?b", "a%20b", "a b;c")}
 
     assert len(set(digests.values())) == len(digests)
     for scheme in ("file:", "file://"):
-        assert {name: digest_of(f"{scheme}{tmp_path}/{name}", 7) for name in digests} == digests
+        assert {name: logged(f"{scheme}{tmp_path}/{name}", 7) for name in digests} == digests
     with pytest.raises(ConfigError, match="cannot read the offsets of batch 8"):
-        digest_of(f"{tmp_path}/plain", 8)
+        logged(f"{tmp_path}/plain", 8)
 
 
 def test_rows_for_the_commit_journal_are_refused(node: Any) -> None:

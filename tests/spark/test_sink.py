@@ -10,10 +10,11 @@ import pytest
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
 from broadsheet.client_sync import connect_sync
-from broadsheet.message.framing import FIXED
+from broadsheet.errors import ConfigError
+from broadsheet.message.framing import FIXED, JSON_LINES
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
-from broadsheet.spark import read_stream_options, start
+from broadsheet.spark import read_stream_options, resume_options, start
 from tests.spark.driver import finish, start_query
 from tests.spark.windows import ROWS, Case
 
@@ -30,6 +31,40 @@ def test_a_deleted_checkpoint_fails_loudly(node: Any, spark: Any, tmp_path: Path
     with pytest.raises(Exception, match="belongs to query"):
         start_query(spark, case.plan).awaitTermination()
     assert case.committed() == ALL
+
+
+def test_a_query_that_lost_its_checkpoint_goes_on_from_its_commits(
+    node: Any, spark: Any, tmp_path: Path
+) -> None:
+    """The commit says where its batch ends: what came meanwhile is written once, and nothing twice."""
+    case = Case(node.address, tmp_path, "sink/resumed")
+    finish(spark, case.plan)
+    shutil.rmtree(case.plan["checkpoint"])
+    more = Stamper(ProducerId(77))
+    with connect_sync(node.address) as client:
+        wall = WallTime(1_800_000_000_000_000_000)
+        lines = [more.committed(JSON_LINES, b'{"x":%d}' % (ROWS + n), wall) for n in range(10)]
+        client.journals.append("sink/resumed/in-0", b"".join(lines))
+
+    options = resume_options(address=node.address, commit_journal="sink/resumed/commits")
+    rows = spark.readStream.format("broadsheet").options(**options).schema("x long").load()
+    routed = rows.selectExpr("x", "concat('sink/resumed/out-', cast(x % 2 as string)) as journal")
+    writer = routed.writeStream.option("checkpointLocation", str(tmp_path / "new")).trigger(availableNow=True)
+    start(writer, address=node.address, commit_journal="sink/resumed/commits-2").awaitTermination()
+
+    assert case.committed() == [*ALL, *range(ROWS, ROWS + 10)]
+    with connect_sync(node.address) as client:
+        client.journals.create("sink/resumed/empty")
+        client.journals.delete("sink/resumed/in-1")
+        client.journals.create("sink/resumed/in-1")
+    for name, text in (
+        ("commits", "deleted and made again"),
+        ("nothing", "name the commit journal"),
+        ("out-0", "no query's registers"),
+        ("empty", "does not say where its batch ends"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            resume_options(address=node.address, commit_journal=f"sink/resumed/{name}")
 
 
 def test_the_sink_must_be_fenced_first(node: Any, spark: Any, tmp_path: Path) -> None:

@@ -32,12 +32,11 @@ from broadsheet.publish.commits import Commits
 from broadsheet.publish.lanes import Lanes, Spawn
 from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core.driver_events import CommitAsked
-from broadsheet.sink.core.records import Fence
+from broadsheet.sink.core.records import FENCE_BYTES, Fence
 
 PATIENCE_SECONDS: Final = 120.0
 OWNER: Final = "broadsheet.publisher"
 """What the commit journal of a publisher has in place of the id of a Spark query."""
-FENCE_BYTES: Final = 16
 NOT_ENTERED: Final = "enter it with `async with` first"
 
 _log: Final = logging.getLogger("broadsheet.publish")

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from broadsheet.client_sync import connect_sync
 from broadsheet.runtime.failpoints import passed
-from broadsheet.sink.core.records import Fence
+from broadsheet.sink.core.records import FENCE_BYTES, Fence
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently, token_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-_FENCE_BYTES = 16
 
 
 def start(
@@ -44,7 +42,7 @@ def start(
         ConfigError: the commit journal holds data that no query wrote.
     """
     target = Target(address, token_of(token), patience_s)
-    fence = Fence(os.urandom(_FENCE_BYTES).hex())
+    fence = Fence(os.urandom(FENCE_BYTES).hex())
     client = patiently(lambda: connect_sync(address, target.token or None), patience_s)
     try:
         CommitJournal(target, commit_journal, client.journals).begin(fence)

@@ -12,11 +12,12 @@ import re
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.message.position import Position, positions_to_text
 
 COMMITS_FILE: Final = "broadsheet-commits"
 """The file that names the query's commit journal."""
@@ -31,21 +32,51 @@ class Commits(msgspec.Struct, frozen=True):
     create_revision: int
 
 
-def digest_of(checkpoint: str, batch: int) -> str:
-    """SHA-256 of the offsets that Spark logged for a batch.
+class Logged(NamedTuple):
+    """What Spark logged of a batch before it began."""
 
-    A replay of the batch has the same digest. A batch of another history has a different one.
+    digest: str
+    """SHA-256 of its offsets. A replay of the batch has the same, a batch of another history does not."""
+    positions: str
+    """Where the batch ends in each journal (`message.position`); empty if it also reads other sources."""
+
+
+def logged(checkpoint: str, batch: int) -> Logged:
+    """The offsets that Spark logged for a batch.
 
     Raises:
         ConfigError: the file with the offsets cannot be read.
     """
     try:
-        return hashlib.sha256(_read(checkpoint, f"offsets/{batch}")).hexdigest()
+        content = _read(checkpoint, f"offsets/{batch}")
+        return Logged(hashlib.sha256(content).hexdigest(), _positions_in(content))
     except OSError as error:
         raise ConfigError(
             f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}. Give option "
             "checkpointLocation as a path that this process can read"
         ) from error
+
+
+class _Offset(msgspec.Struct, frozen=True):
+    """Where our source stands in one journal, as `offsets.encoded` has it."""
+
+    offset: int
+    create_revision: int
+
+
+def _positions_in(content: bytes) -> str:
+    """The positions in a file of Spark's offset log: version, metadata, then a line for each source."""
+    merged: dict[str, Position] = {}
+    for line in content.split(b"\n")[2:]:
+        try:
+            found = msgspec.json.decode(line, type=dict[str, _Offset])
+        except msgspec.DecodeError:
+            return ""  # Another kind of source.
+        for journal, each in found.items():
+            position = Position(each.offset, each.create_revision)
+            if merged.setdefault(journal, position) != position:
+                return ""  # Two sources read it, and stand in two places.
+    return positions_to_text(merged)
 
 
 def keep_to(checkpoint: str, ours: Commits) -> None:

@@ -77,19 +77,31 @@ class CommitJournal:
         assert isinstance(found, BatchPlan), "PLAN returns a plan"
         return found
 
-    def commit(self, fence: Fence, *, batch: int, query: str, digest: str, intents: Sequence[Intent]) -> None:
+    def commit(
+        self,
+        fence: Fence,
+        *,
+        batch: int,
+        query: str,
+        digest: str,
+        intents: Sequence[Intent],
+        positions: str = "",
+    ) -> None:
         """COMMIT: record `batch` as the newest batch, exactly once, then acknowledge its messages.
 
         Args:
             digest: SHA-256 of the offsets that the checkpoint holds for this batch. A replay of the batch
                 must have the same digest.
+            positions: where the batch ends in the journals that it reads, for a query that lost its
+                checkpoint.
 
         Raises:
             Fenced: another START became the author.
             LocalProtocolError: the checkpoint belongs to another history.
             Unknown: the batch may be committed or not; the next START finds out.
         """
-        self._performed(fence, CommitAsked(batch=batch, query=query, digest=digest, intents=intents))
+        asked = CommitAsked(batch=batch, query=query, digest=digest, intents=intents, positions=positions)
+        self._performed(fence, asked)
 
     def abort(self, fence: Fence, *, batch: int, intents: Sequence[Intent]) -> None:
         """ABORT: nothing is appended."""

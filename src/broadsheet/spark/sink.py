@@ -37,7 +37,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.history import refuse_other_query
 from broadsheet.sink.core.producers import HeldStamper, OutsideStamper
 from broadsheet.sink.core.records import BatchPlan, Fence
-from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
+from broadsheet.spark.checkpoint import Commits, keep_to, logged
 from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
@@ -341,15 +341,16 @@ class SinkWriter(DataSourceStreamArrowWriter):
                 f"Spark commits batch {batchId} with results of tasks of {whose} (query, batch): nothing is "
                 "committed. Start the query again"
             )
-        journal, digest = self._journal(), digest_of(self.checkpoint, batchId)
+        journal, spark_has = self._journal(), logged(self.checkpoint, batchId)
         if batchId == 0:  # Of a later batch the commit journal itself tells that it is another one.
             keep_to(self.checkpoint, Commits(self.commit_journal, journal.create_revision()))
         journal.commit(
             self.fence,
             batch=batchId,
             query=whose[0][0],
-            digest=digest,
+            digest=spark_has.digest,
             intents=[intent for message in done for intent in message.intents],
+            positions=spark_has.positions,
         )
         passed("sink.commit.end")
 

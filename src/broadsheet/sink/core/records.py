@@ -20,6 +20,8 @@ Fence = NewType("Fence", str)
 """The random id of one START. Only the run whose fence is in register `author` may commit."""
 
 NO_BATCH: Final = -1
+FENCE_BYTES: Final = 16
+"""Random bytes of a fence."""
 REGISTERS: Final = ("author", "batch", "query", "at")
 RECORD_BYTES_MAX: Final = 16 << 20
 """The longest commit record, in bytes."""

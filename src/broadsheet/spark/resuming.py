@@ -1,0 +1,69 @@
+"""Resuming: a new query goes on where one ended whose checkpoint is lost.
+
+Each commit says where its batch ends in the journals that it read. A query with a new checkpoint and a new
+commit journal that begins there writes what comes behind, and nothing twice: the older query is fenced first,
+so that none of its runs commits any more. What Spark kept in the lost checkpoint besides, as the state of
+aggregations, is gone. Units: seconds. Source: pipelines.9.
+"""
+
+import json
+import os
+
+from broadsheet.client_sync import connect_sync
+from broadsheet.errors import ConfigError, NotFound
+from broadsheet.message.position import positions_from_text
+from broadsheet.sink.core.records import FENCE_BYTES, Fence
+from broadsheet.spark.commits import CommitJournal
+from broadsheet.spark.connection import PATIENCE_S, Target, patiently, token_of
+
+
+def resume_options(
+    *, address: str, commit_journal: str, token: str = "", patience_s: float = PATIENCE_S
+) -> dict[str, str]:
+    """Options of `readStream.format("broadsheet")` for a query that goes on behind an older query's commits.
+
+    The older query's runs cannot commit any more, and what it committed is acknowledged. Start the new one
+    with a new checkpoint and a new commit journal.
+
+    Args:
+        commit_journal: the one of the older query.
+        token: by default `BROADSHEET_TOKEN` of the environment.
+        patience_s: how long to wait for the node.
+
+    Raises:
+        ConfigError: its newest commit does not say where its batch ends, because the query also read other
+            sources, or was run by an older version; or there is no commit, or no such journal; or a journal
+            that was read was deleted and made again since.
+        Fenced: another run of the older query started meanwhile.
+    """
+    target = Target(address, token_of(token), patience_s)
+    client = patiently(lambda: connect_sync(address, target.token or None), patience_s)
+    try:
+        try:  # Before it is fenced, which would make it.
+            patiently(lambda: client.journals.get(commit_journal), patience_s)
+        except NotFound as error:
+            raise ConfigError(f"{error}: name the commit journal of the older query") from error
+        commits = CommitJournal(target, commit_journal, client.journals)
+        fence = Fence(os.urandom(FENCE_BYTES).hex())
+        commits.begin(fence)
+        positions = positions_from_text(commits.plan(fence).positions)
+        if not positions:
+            raise ConfigError(
+                f"the newest commit in {commit_journal} does not say where its batch ends, or there is none: "
+                "give the new query option startingOffsets"
+            )
+        for name, position in positions.items():
+            now = patiently(lambda name=name: client.journals.get(name), patience_s)  # type: ignore[misc]
+            if now.create_revision != position.create_revision:
+                raise ConfigError(
+                    f"journal {name} was deleted and made again after {commit_journal} had its last commit: "
+                    "give the new query option startingOffsets"
+                )
+    finally:
+        client.close()
+    return {
+        "address": address,
+        "token": token,
+        "journals": ",".join(positions),
+        "startingOffsets": json.dumps({name: each.offset for name, each in positions.items()}),
+    }
