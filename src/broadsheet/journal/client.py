@@ -16,7 +16,6 @@ from broadsheet.base.time import in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import (
     AlreadyExists,
-    StoreUnhealthy,
 )
 from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
@@ -315,12 +314,9 @@ class Journals:
         give_up, backoff = loop.time() + timeout, Backoff(RETRY_MIN, RETRY_MAX)
         while (found := await self.status(name)).end is None:
             if loop.time() + in_seconds(backoff.pause) >= give_up:
-                raise StoreUnhealthy(
-                    f"journal {name} is being opened, and its end is not known:"
-                    f" {found.reason or 'its turn has not come'}; try again later"
-                )
+                break
             await asyncio.sleep(in_seconds(backoff.next()))
-        return found.end
+        return found.require_end()
 
     def read(
         self,

@@ -8,6 +8,7 @@ default.
 import msgspec
 
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, Revision
+from broadsheet.errors import StoreUnhealthy
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import JournalSpec
 
@@ -87,6 +88,19 @@ class JournalStatus(msgspec.Struct, frozen=True):
     """Bytes of the open fragment."""
     reason: str = ""
     """Why the state is not `open`, or what else is wrong with the journal, with the remedy."""
+
+    def require_end(self) -> ByteOffset:
+        """The journal's committed end.
+
+        Raises:
+            StoreUnhealthy: the journal is being opened, and does not know it yet.
+        """
+        if self.end is None:
+            raise StoreUnhealthy(
+                f"journal {self.name} is being opened, and its end is not known: "
+                f"{self.reason or 'its turn has not come'}; try again later"
+            )
+        return self.end
 
 
 class CreateRequest(msgspec.Struct, frozen=True):

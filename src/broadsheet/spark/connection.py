@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.client_sync import SyncClient, SyncJournals, connect_sync, within
-from broadsheet.errors import ConfigError, Corrupt, DeadlineExceeded, StoreUnhealthy, is_passing
+from broadsheet.errors import ConfigError, Corrupt, DeadlineExceeded, is_passing
 from broadsheet.message.position import Position
 from broadsheet.spark.options import Options
 
@@ -113,17 +113,13 @@ def head(journals: SyncJournals, name: str) -> Position:
         Corrupt: the journal lost bytes that were acknowledged.
     """
     status = journals.status(name)
-    if status.end is None:
-        raise StoreUnhealthy(
-            f"journal {name} is being opened, and its end is not known: "
-            f"{status.reason or 'try again in a while'}"
-        )
+    end = status.require_end()
     if status.state not in WHOLE:
         raise Corrupt(
             f"journal {name} is {status.state}: acknowledged bytes are missing ({status.reason}). "
             "docs/operations/damage.md says what an operator can do"
         )
-    return Position(status.end, status.create_revision)
+    return Position(end, status.create_revision)
 
 
 def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[bytes]:
