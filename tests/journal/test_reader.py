@@ -15,7 +15,14 @@ import pytest
 import broadsheet
 from broadsheet.base.types import ByteOffset, Revision
 from broadsheet.client import Client
-from broadsheet.errors import DeadlineExceeded, NotFound, OffsetNotYetAvailable, StoreUnhealthy, Unknown
+from broadsheet.errors import (
+    DeadlineExceeded,
+    NotFound,
+    OffsetNotYetAvailable,
+    RemoteProtocolError,
+    StoreUnhealthy,
+    Unknown,
+)
 from broadsheet.journal.client_reads import Reader
 from broadsheet.journal.messages import Chunk, ReadMessage
 from broadsheet.wire.client import Caller
@@ -183,6 +190,19 @@ async def test_a_read_that_only_ever_is_placed_ends_with_its_patience() -> None:
         async with asyncio.timeout(SECONDS_MAX):
             await anext(reader.chunks())
     assert 2 <= lossy.opened <= 5, "after 50, 100, 200 and 400 ms"
+
+
+@pytest.mark.parametrize("body", [b"", b"\x93\x00\x00\x00", b"\x81\xa1x" + b"\x91" * 5_000 + b"\xc0"])
+async def test_a_message_in_other_words_is_an_error_of_the_protocol(body: bytes) -> None:
+    """A program that catches Broadsheet's errors met one of the decoder's."""
+
+    class Rogue(Lossy):
+        async def receive(self) -> Message:
+            return Message(memoryview(body), memoryview(b""))
+
+    reader = Reader(cast("Caller", Rogue()), NAME, offset=0, end=9, block=False, is_whole=True, patience=1)
+    with pytest.raises(RemoteProtocolError, match=r"journal\.read is malformed"):
+        await anext(reader.chunks())
 
 
 async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> None:

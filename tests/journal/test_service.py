@@ -17,11 +17,20 @@ from broadsheet.errors import (
     NotFound,
     OffsetNotYetAvailable,
     RegisterMismatch,
+    RemoteProtocolError,
     WrongAppendOffset,
 )
 from broadsheet.journal.core.fragment import parse_name
 from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.journal.messages import FragmentsReply, FragmentsRequest, ReadRequest
+from broadsheet.journal.messages import (
+    AppendRequest,
+    Commit,
+    FragmentsReply,
+    FragmentsRequest,
+    IndexPointsReply,
+    IndexPointsRequest,
+    ReadRequest,
+)
 from broadsheet.message.framing import FIXED, framed
 from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
@@ -279,6 +288,39 @@ async def test_readers_who_take_nothing_hold_none_of_what_they_read(node: NodePr
 
     assert all(60_000 < size < f.INITIAL_WINDOW_BYTES for size in seen.values())
     assert after - before < 100 << 20, "600 readers at 256 KiB each were 150 MiB"
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+async def test_an_offset_outside_of_its_range_is_refused_at_the_door(client: Client, offset: int) -> None:
+    """wire.11: the index at -1 was told as the empty one at 0, and of others the first page was given."""
+    await client.journals.create("ranges/a", if_absent=True)
+    name, given = JournalName("ranges/a"), ByteOffset(offset)
+    text = rf"offset {offset} is not in \[0, 2\*\*63\)"
+    with pytest.raises(InvalidArgument, match=text):
+        await client.journals.producer_index(name, offset)
+    with pytest.raises(InvalidArgument, match=text):
+        await client.journals._ask("journal.fragments", FragmentsRequest(name, beyond=given), FragmentsReply)
+    points = IndexPointsRequest(name, beyond=given)
+    with pytest.raises(InvalidArgument, match=text):
+        await client.journals._ask("journal.index_points", points, IndexPointsReply)
+    with pytest.raises(InvalidArgument, match=text):
+        await anext(client.journals.read(name, 0, end=offset))
+
+
+class Deep(msgspec.Struct):
+    """A message of an append that no version sends."""
+
+    x: msgspec.Raw
+
+
+async def test_content_with_a_message_that_does_not_decode_is_refused(client: Client) -> None:
+    """Of a deep one the node did not know what it was: it logged a bug of its own, and told `Unknown`."""
+    await client.journals.create("deep/a")
+    opened = await client.journals._caller.open("journal.append_stream", AppendRequest(JournalName("deep/a")))
+    await opened.send(Deep(msgspec.Raw(b"\x91" * 5_000 + b"\xc0")))
+    with pytest.raises(RemoteProtocolError, match=r"a message of journal\.append_stream is malformed"):
+        await opened.reply(Commit)
+    assert await client.journals.end("deep/a") == 0
 
 
 async def test_journals_are_listed_by_their_labels(client: Client) -> None:

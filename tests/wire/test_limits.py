@@ -13,6 +13,7 @@ from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import (
     ConfigError,
+    RemoteProtocolError,
     Throttled,
     Unauthenticated,
     Unknown,
@@ -392,6 +393,18 @@ async def test_another_cluster_is_refused() -> None:
         await client.close()
 
 
+async def test_a_stranger_is_not_told_the_name_of_the_cluster() -> None:
+    """Names are for those who may see them (access.4): a token's claims must name the cluster."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+        for token in ("", "none of ours"):
+            with pytest.raises(Unauthenticated, match="token") as refused:
+                await w.client(token=token, cluster="c2")
+            assert "c1" not in str(refused.value)
+        with pytest.raises(Unauthenticated, match="c1"):
+            await w.client(token=ending(tokens, w, Capability.READ), cluster="c2")
+
+
 def ending(tokens: Tokens, w: World, capabilities: Capability) -> str:
     """A token that has, with the leeway of 5 s, one to two seconds left."""
     now = w.ports.time.wall()
@@ -590,6 +603,34 @@ async def test_a_run_that_is_acknowledged_with_a_wrong_count_is_unknown() -> Non
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await run.send([b"abc"])
         server.close()
+        await client.close()
+
+
+async def test_a_node_whose_methods_have_no_number_of_the_wire_is_not_dialled() -> None:
+    """A call failed while its frame was made, and left a stream behind that nobody owned."""
+
+    async def rogue(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        welcome = f.Welcome(f.VERSION, 4 << 20, 16 << 20, 10, 10, {"test.echo": 1 << 32})
+        writer.write(f.frame(f.HELLO, 0, f.encode(welcome)))
+        await reader.read()
+        writer.close()
+
+    async with world() as w:
+        server = await asyncio.start_server(rogue, "127.0.0.1", 0)
+        w.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unreachable, match="HELLO is malformed"):
+            await w.client()
+        server.close()
+
+
+async def test_a_run_stream_whose_opening_is_answered_in_other_words_is_withdrawn() -> None:
+    """It stayed open, without an owner: each append opened another one, until the connection had no more."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(RemoteProtocolError, match=r"reply to test\.append is malformed"):
+            await client.open_run("test.append", Echo(), reply=Sum)
+        client.check()
+        await until(lambda: w.methods.log.is_ended)
         await client.close()
 
 

@@ -37,6 +37,7 @@ from broadsheet.journal.messages import (
     ReadReply,
     ReadRequest,
 )
+from broadsheet.wire import frame as f
 from broadsheet.wire.client import Caller
 
 AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)
@@ -142,7 +143,7 @@ class Reader:
                     message = await stream.receive()
                 if message is None:
                     break
-                found = _read_message.decode(message.body)
+                found = f.decode_with(_read_message, message.body, "a message of journal.read")
                 self._create_revision, self._is_connected = found.create_revision, True
                 chunk = Chunk(offset=found.offset, data=bytes(message.payload))
                 self._at = chunk.end
@@ -198,7 +199,8 @@ async def _read_index(
             async with asyncio.timeout(patience):
                 message = await stream.receive()
             if message is None:
-                return await stream.reply(ProducerIndexReply), bytes(encoded)
+                async with asyncio.timeout(patience):
+                    return await stream.reply(ProducerIndexReply), bytes(encoded)
             encoded += message.payload
     finally:
         stream.cancel()

@@ -287,9 +287,7 @@ class Service:
 
     async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
         """Committed bytes, chunk by chunk."""
-        for offset in (request.offset, request.end):
-            if offset is not None and not 0 <= offset < 1 << 63:
-                raise InvalidArgument(f"read offset {offset} is not in [0, 2**63)")
+        _require_offsets(request.offset, request.end)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         at = replica.end if request.offset is None else request.offset
         revision = replica.info.create_revision
@@ -336,6 +334,7 @@ class Service:
 
     async def fragments(self, call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
         """A page of the closed fragments."""
+        _require_offsets(request.beyond)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         most = min(max(1, request.count_max), FRAGMENTS_MAX)
         try:
@@ -347,6 +346,7 @@ class Service:
 
     async def producer_index(self, call: Call, request: ProducerIndexRequest, stream: RoomyStream) -> Reply:
         """The producer index at or below an offset (journals.29), part by part as the caller takes them."""
+        _require_offsets(request.offset)
         indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
             found = await indexing.at(request.offset)
@@ -362,6 +362,7 @@ class Service:
 
     async def index_points(self, call: Call, request: IndexPointsRequest, _payload: memoryview) -> Reply:
         """A page of the index points, at which a reader may cut the journal."""
+        _require_offsets(request.beyond)
         indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
             points = await indexing.points()
@@ -370,6 +371,12 @@ class Service:
         at = bisect_right(points, request.beyond)
         page = [*points[at : at + POINTS_MAX]]
         return Reply(IndexPointsReply(offsets=page, has_more=at + len(page) < len(points)))
+
+
+def _require_offsets(*offsets: ByteOffset | None) -> None:
+    for offset in offsets:
+        if offset is not None and not 0 <= offset < 1 << 63:
+            raise InvalidArgument(f"offset {offset} is not in [0, 2**63)")
 
 
 def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[list[FragmentInfo], bool]:

@@ -16,6 +16,7 @@ from broadsheet.journal.messages import AppendStreamMessage, Commit
 from broadsheet.journal.staging_area import SLICE_BYTES
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.ports import Timer
+from broadsheet.wire import frame as f
 from broadsheet.wire.method import Message, WireStream
 
 EXPIRES_AHEAD: Final = Duration(20 * MILLISECOND)
@@ -68,7 +69,8 @@ async def _pump(append: StreamedAppend, stream: WireStream) -> None:
             append.put(payload[at : at + SLICE_BYTES])
             if at:
                 await asyncio.sleep(0)
-        if len(message.body) and _decode(message.body).is_last:
+        body = message.body
+        if len(body) and f.decode_with(_stream_message, body, "a message of journal.append_stream").is_last:
             append.finish()
             return
 
@@ -83,10 +85,3 @@ async def _next(append: StreamedAppend, stream: WireStream) -> Message | None:
         return receiving.result()
     finally:
         receiving.cancel()
-
-
-def _decode(body: memoryview) -> AppendStreamMessage:
-    try:
-        return _stream_message.decode(body)
-    except msgspec.DecodeError as error:
-        raise RemoteProtocolError(f"message of an append does not decode: {error}") from error

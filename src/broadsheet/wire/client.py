@@ -529,14 +529,13 @@ class ClientConnection(ConnectionProtocol):
         run = self._runs[stream] = ClientRunStream(self, stream)
         timer = self.ports.timers.call_after(left, lambda: self._late(stream, run.opened, timeout))
         try:
-            body = await run.opened
+            return decode(await run.opened, reply, method), run
         except BaseException:
             self._runs.pop(stream, None)
             self._withdraw(stream)
             raise
         finally:
             timer.cancel()
-        return decode(body, reply, method), run
 
     async def close(self) -> None:
         """Close; requests that are not answered become `Unknown`. Idempotent."""

@@ -11,7 +11,7 @@ is raw bytes. This module knows bytes and no state. Source: wire.1; ADR 0040.
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from crc32c import crc32c
@@ -113,6 +113,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """If not empty, the listener must be of this cluster."""
 
 
+MethodNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+"""A method's number as a node tells it, which must fit into `CALL_HEAD`."""
+
+
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
     """The listener's greeting."""
 
@@ -121,7 +125,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     window_bytes: int
     streams_max: int
     run_count_max: int
-    methods: dict[str, int]
+    methods: dict[str, MethodNumber]
     """The node's methods by name, so that a caller knows what this version can do."""
     node: str = ""
     cluster: str = ""

@@ -1080,27 +1080,32 @@ class ServerConnection(ConnectionProtocol):
         hello, server = event.hello, self.server
         if self.machine.phase is not Phase.GREETING:
             return  # Later bytes of the same read have broken the connection already.
-        if hello.cluster and server.cluster and hello.cluster != server.cluster:
-            self.machine.fail(
-                Status.UNAUTHENTICATED, f"this node is of cluster {server.cluster}, not {hello.cluster}"
-            )
+        try:
+            self.principal = server.authorizer.authenticate(hello.token)
+        except Unauthenticated as error:
+            server.counts.unauthenticated += 1
+            self.machine.fail(Status.UNAUTHENTICATED, str(error))
         else:
-            try:
-                self.principal = server.authorizer.authenticate(hello.token)
-            except Unauthenticated as error:
-                server.counts.unauthenticated += 1
-                self.machine.fail(Status.UNAUTHENTICATED, str(error))
+            if hello.cluster and server.cluster and hello.cluster != server.cluster:
+                # After the token: the cluster's name is not for strangers (access.4).
+                text = f"this node is of cluster {server.cluster}, not {hello.cluster}"
+                self.machine.fail(Status.UNAUTHENTICATED, text)
             else:
-                self.caller = self.principal.account or self.source
-                is_peer = self.principal is ANYONE and server.is_peer(hello, self.source)
-                peer = f"peer {hello.node}" if is_peer else ""
-                self.flow = self.principal.account or peer or self.source or self.flow
-                self.backpressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
-                if message := server.greeted(self):
-                    self.machine.fail(Status.THROTTLED, message)
-                else:
-                    self.machine.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
+                self._enter(hello)
         self._take_failure(now)
+
+    def _enter(self, hello: f.Hello) -> None:
+        """Give the caller, whose token is good, its place and its account, and welcome it."""
+        server = self.server
+        self.caller = self.principal.account or self.source
+        is_peer = self.principal is ANYONE and server.is_peer(hello, self.source)
+        peer = f"peer {hello.node}" if is_peer else ""
+        self.flow = self.principal.account or peer or self.source or self.flow
+        self.backpressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
+        if message := server.greeted(self):
+            self.machine.fail(Status.THROTTLED, message)
+        else:
+            self.machine.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
 
     def _take_failure(self, now: Instant) -> None:
         for event in self.machine.events:
