@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.errors import ConfigError
 from broadsheet.message.position import Position
 from broadsheet.spark.offsets import (
     Positions,
+    alive,
     decoded,
     encoded,
     limited,
-    refuse_remade,
     starting,
     tasks,
 )
@@ -64,10 +64,11 @@ def test_what_one_journal_does_not_use_the_others_get() -> None:
     assert (ends["a/1"].offset, ends["a/2"].offset) == (10, 190)
 
 
-def test_a_journal_that_was_made_again_ends_the_query() -> None:
+def test_a_journal_that_was_made_again_is_read_from_its_begin() -> None:
     """The same offsets mean other bytes now (pipelines.2)."""
-    with pytest.raises(LocalProtocolError, match="create revision 1, now 2"):
-        refuse_remade({"a/1": Position(0, 1)}, {"a/1": 2})
+    start = {"a/1": Position(7, 1), "a/2": Position(7, 1), "a/3": Position(7, 1)}
+
+    assert alive(start, {"a/1": Position(9, 1), "a/2": Position(3, 2)}) == {"a/1": Position(7, 1)}
 
 
 def test_a_starting_point_is_explicit() -> None:

@@ -92,7 +92,9 @@ def test_the_patience_of_a_task_ends_when_the_node_is_gone_for_good(own: Node) -
     """The job ran for ever: each time the patience was over it began again."""
     target, content = Target(own.address, "", PATIENCE_S), b"x" * (4 << 20)
     target.journals().append(JOURNAL, content)
-    reading = chunks(target, JOURNAL, begin=len(CONTENT), end=len(CONTENT) + 2 * len(content))
+    revision = target.journals().get(JOURNAL).create_revision
+    end = len(CONTENT) + 2 * len(content)
+    reading = chunks(target, JOURNAL, create_revision=revision, begin=len(CONTENT), end=end)
     next(reading)
     kill(own)
     began = time.monotonic()
@@ -124,9 +126,9 @@ def test_bytes_that_the_node_does_not_have_are_asked_for_no_longer_than_the_pati
     """An older copy of the data directory: the end that the query saw never comes again."""
     journal = f"short/{begin}"
     with connect_sync(node.address) as client:
-        client.journals.create(journal)
+        revision = client.journals.create(journal).create_revision
         client.journals.append(journal, CONTENT)
-    began = time.monotonic()
+    target, end, began = Target(node.address, "", PATIENCE_S), 2 * len(CONTENT), time.monotonic()
     with pytest.raises(OffsetNotYetAvailable):
-        list(chunks(Target(node.address, "", PATIENCE_S), journal, begin=begin, end=2 * len(CONTENT)))
+        list(chunks(target, journal, create_revision=revision, begin=begin, end=end))
     assert time.monotonic() - began < 10 * PATIENCE_S

@@ -183,7 +183,7 @@ def test_a_journal_that_is_left_out_for_a_while_is_not_read_again(node: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("field", "said"), [("offset", "end below where"), ("create_revision", "made again")]
+    ("field", "said"), [("offset", "ends below where"), ("create_revision", "made again")]
 )
 def test_a_journal_that_is_not_the_one_that_was_read_fails_the_next_plan(
     node: Any, field: str, said: str
@@ -314,6 +314,9 @@ def test_a_journal_of_which_every_batch_reads_what_is_before_it_is_told_once(
         ("readCommitted", "no", "option readCommitted is 'no', not 'true' or 'false'"),
         ("patience", "soon", "option patience is 'soon'"),
         ("journals", " , ", "option 'journals' is missing"),
+        ("subscribePattern", "a/.*", r"options \['journals', 'subscribePattern'\] are given: set one"),
+        ("selector", "a=b", r"options \['journals', 'selector'\] are given: set one"),
+        ("failOnDataLoss", "no", "option failOnDataLoss is 'no'"),
         ("address", "", "option 'address' is missing"),
     ],
 )
@@ -332,5 +335,5 @@ def test_names_of_options_do_not_differ_by_case() -> None:
         {"ADDRESS": "h:1", "Journals": "b, a,b", "MAXBYTESPERTRIGGER": "7", "ReadCommitted": "False"}, X
     )
 
-    assert (reader.sources.names, reader.sources.is_committed) == (["b", "a"], False)
+    assert (reader.sources.subscription.names, reader.sources.is_committed) == (("b", "a"), False)
     assert reader.getDefaultReadLimit() == ReadMaxBytes(7)

@@ -6,14 +6,15 @@ Units: seconds. Source: pipelines.4, pipelines.6.
 
 import json
 import os
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broadsheet.client_sync import connect_sync
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.records import FENCE_BYTES, Fence
 from broadsheet.spark.commits import CommitJournal
-from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently, token_of
+from broadsheet.spark.connection import PATIENCE_S, Target, patiently, token_of
+from broadsheet.spark.subscription import OPTIONS, Subscription, not_existing
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -63,7 +64,9 @@ def start(
 def read_stream_options(
     *,
     address: str,
-    journals: list[str],
+    journals: Sequence[str] = (),
+    subscribe_pattern: str = "",
+    selector: str = "",
     token: str = "",
     latest: bool = False,
     patience_s: float = PATIENCE_S,
@@ -71,17 +74,24 @@ def read_stream_options(
     """Options of `readStream.format("broadsheet")`, with the starting point pinned to bytes.
 
     Args:
+        journals: their names; or give `subscribe_pattern` or `selector`, as the options of these names have
+            it.
         token: by default `BROADSHEET_TOKEN` of the environment.
         latest: begin at the present ends of the journals. Keep the result beside the checkpoint: if Spark
-            is killed in its first batch, it asks for the starting point again and must get the same one.
+            is killed in its first batch, it asks for the starting point again and must get the same one. A
+            journal that is created later is read from its begin.
         patience_s: how long to wait for the node, and for a journal that is being opened.
+
+    Raises:
+        ConfigError: not exactly one of `journals`, `subscribe_pattern` and `selector` is given, or one of
+            `journals` does not exist.
     """
-    options = {"address": address, "token": token, "journals": ",".join(journals)}
+    subscription = Subscription.checked(tuple(journals), subscribe_pattern, selector)
+    given = zip(OPTIONS, (",".join(journals), subscribe_pattern, selector), strict=True)
+    options = {"address": address, "token": token} | {option: text for option, text in given if text}
     if latest:
-        client = patiently(lambda: connect_sync(address, token_of(token) or None), patience_s)
-        try:
-            heads = {name: patiently(partial(head, client.journals, name), patience_s) for name in journals}
-        finally:
-            client.close()
+        heads = subscription.heads(Target(address, token_of(token), patience_s))
+        if absent := [name for name in journals if name not in heads]:
+            raise not_existing(absent)
         options["startingOffsets"] = json.dumps({name: each.offset for name, each in heads.items()})
     return options

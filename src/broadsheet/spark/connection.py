@@ -122,14 +122,22 @@ def head(journals: SyncJournals, name: str) -> Position:
     return Position(end, status.create_revision)
 
 
-def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[bytes]:
+def chunks(target: Target, journal: str, *, create_revision: int, begin: int, end: int) -> Iterator[bytes]:
     """All bytes of `[begin, end)`, which are known to be committed. A restart of the node is waited for.
 
     Raises:
+        NotFound: the journal was deleted, or another one has its name.
         OffsetNotYetAvailable: for longer than the patience the node reported an end below `end`.
         Unknown, Refused: the node was away, or refused, for longer than the patience.
     """
-    reading = target.journals().read(journal, begin, end=end, is_whole=True, patience=target.patience_s)
+    reading = target.journals().read(
+        journal,
+        begin,
+        end=end,
+        is_whole=True,
+        patience=target.patience_s,
+        create_revision=create_revision,
+    )
     with closing(reading):
         for chunk in reading:
             yield chunk.data

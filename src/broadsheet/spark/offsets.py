@@ -90,25 +90,21 @@ def starting(option: str, revisions: Mapping[str, int]) -> Positions:
     if strangers := [each for each, at in offsets.items() if each not in revisions or at < 0]:
         raise ConfigError(
             f"startingOffsets names {strangers}: the query does not read such a journal, or the offset is "
-            "below 0. Name journals of option 'journals', with offsets of 0 or more"
+            "below 0. Name journals that the query reads, with offsets of 0 or more"
         )
     return {journal: Position(offsets.get(journal, 0), revision) for journal, revision in revisions.items()}
 
 
-def refuse_remade(start: Mapping[str, Position], revisions: Mapping[str, int]) -> None:
-    """Refuse to go on if a journal was deleted and created again since `start` was taken.
+def alive(start: Mapping[str, Position], end: Mapping[str, Position]) -> Positions:
+    """The positions of `start` that are of the same lives of the journals as those of `end`.
 
-    Raises:
-        LocalProtocolError: a create revision has changed, so the same offsets name other bytes now.
+    A journal that was deleted and created again is another one, and is read from its begin.
     """
-    for journal, position in start.items():
-        now = revisions.get(journal, position.create_revision)
-        if now != position.create_revision:
-            raise LocalProtocolError(
-                f"journal {journal} was deleted and made again (create revision "
-                f"{position.create_revision}, now {now}): "
-                "start with a new checkpoint and a new commit journal"
-            )
+    return {
+        journal: position
+        for journal, position in start.items()
+        if journal in end and end[journal].create_revision == position.create_revision
+    }
 
 
 def limited(

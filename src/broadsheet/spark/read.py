@@ -134,17 +134,26 @@ def _fields(column: pa.Field) -> list[pa.Field]:
     return list(fields)
 
 
-def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
+def read_span(
+    target: Target, framing: Framing, span: Span, shape: Shape, *, create_revision: int
+) -> Iterator[pa.RecordBatch]:
     """The rows of a span in commit order.
 
+    Create revisions only rise, and the index is asked for before any byte is read. So if the bytes are those
+    of the planned journal, the index is that journal's too.
+
+    Args:
+        create_revision: of the journal that was planned.
+
     Raises:
+        NotFound: the journal was deleted, or another one has its name.
         LocalProtocolError: a message does not parse and option `malformed` is `fail`. The error names the
             journal and the offset.
         Corrupt, Trimmed: bytes that are needed for the producers' states are damaged or gone.
     """
 
     def read(begin: int, end: int) -> Iterator[bytes]:
-        return chunks(target, span.journal, begin=begin, end=end)
+        return chunks(target, span.journal, create_revision=create_revision, begin=begin, end=end)
 
     index = index_at(target, framing, span.journal, span.begin)
     yield from rows_of(index, read, span, shape)

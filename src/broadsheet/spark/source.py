@@ -8,8 +8,7 @@ that its task needs. Rows are returned as Arrow batches. `.schema(…)` may be u
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,35 +30,43 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.client_sync import SyncJournals
+from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
 from broadsheet.journal.core.spec import FRAMING_LABEL, framing_of
 from broadsheet.message.framing import JSON_LINES, Framing, Kind
 from broadsheet.message.position import Position
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY
 from broadsheet.spark.column_types import refuse_types
-from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head, patiently
+from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head
+from broadsheet.spark.losses import Losses
 from broadsheet.spark.offsets import (
     Positions,
     Span,
+    alive,
     decoded,
     encoded,
     limited,
     refuse_other_mode,
-    refuse_remade,
     starting,
     tasks,
 )
 from broadsheet.spark.options import Options
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
+from broadsheet.spark.subscription import Subscription, not_existing, of_each, of_each_that_exists
 from broadsheet.spark.worker import freeze_once
 
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
         **TARGET_OPTIONS,
-        "journals": "Names of journals, separated by commas. Required. Create them with label "
-        f"`{FRAMING_LABEL}={Kind.JSON_LINES.value}` or `{Kind.FIXED.value}`: without it each batch reads the "
-        "journal from its begin.",
+        "journals": "Names of journals, separated by commas. This option, `subscribePattern` or `selector` "
+        f"is required. Create the journals with label `{FRAMING_LABEL}={Kind.JSON_LINES.value}` or "
+        f"`{Kind.FIXED.value}`: without it each batch reads the journal from its begin.",
+        "subscribePattern": "A regular expression (Python's `re`). The journals whose whole name it matches "
+        "are read. One that is created later is taken up by the next batch, from its begin.",
+        "selector": "A condition on labels, as `journals list --selector` has it, for example "
+        "`topic=clicks,env in (eu, us)`. The journals that meet it are read, also those that are created "
+        "later. One that does not meet it any more keeps its position.",
         "schema": "The columns to parse from each message, as DDL. Without it there are only the meta "
         "columns.",
         "metaColumn": "The name of a struct column that holds the meta columns. Without it they are columns "
@@ -69,6 +76,9 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "startingInsideFrame": "What to do if a starting offset is inside a frame: `fail` (the default), or "
         "`next`: begin at the next frame, with a warning.",
         "maxBytesPerTrigger": "About how many bytes one micro-batch reads; 0 (the default) for all.",
+        "failOnDataLoss": "What to do if bytes that the query was to read are gone, because a journal was "
+        "deleted, or deleted and made again: `true` (the default) ends the query, `false` goes on without "
+        "them, counts them, and reads the journal that has the name now from its begin.",
         "maxReplayMemory": "How many bytes of messages from before a block of the journal are in memory at "
         f"once; {REPLAY_BYTES_MAX} by default. With more of them the source reads more often; the order of "
         "the rows stays the same.",
@@ -101,9 +111,8 @@ class Sources:
     def __init__(self, options: Mapping[str, str]) -> None:
         given = Options(options, KNOWN, "source")
         self.target = Target.of(given)
-        self.names = given.names("journals")
-        if not self.names:
-            raise ConfigError("option 'journals' is missing: names of journals, separated by commas")
+        self.subscription = Subscription.of(given)
+        self.losses = Losses(is_fatal=given.flag("failOnDataLoss", default=True))
         self.task_count = given.count("tasks", 0) or os.cpu_count() or 1
         self.bytes_max = given.count("maxBytesPerTrigger", 0)
         self.starting = given.text("startingOffsets", "earliest")
@@ -125,34 +134,38 @@ class Sources:
             meta_column=self.meta_column,
         )
 
-    def revisions(self) -> dict[str, int]:
-        """The create revision of each journal."""
-        return {name: self._info(name).create_revision for name in self.names}
-
     def start(self) -> Positions:
         """Where a new query begins in each journal, always at a frame boundary.
 
         Raises:
+            ConfigError: a journal of option `journals` does not exist.
             LocalProtocolError: an explicit offset is inside a frame and `startingInsideFrame` is `fail`, or
                 it is above the journal's end.
         """
-        positions = starting(self.starting, self.revisions())
-        if explicit := [name for name, position in positions.items() if position.offset]:
-            heads = self.heads()
-            for name in explicit:
-                framing = framing_of(self._info(name).spec) or JSON_LINES
-                begin = self._frame_begin(name, positions[name].offset, heads[name].offset, framing)
-                positions[name] = positions[name]._replace(offset=begin)
-        return positions
+        infos = self.subscription.infos(self.target)
+        if absent := [name for name in self.subscription.names if name not in infos]:
+            raise not_existing(absent)
+        positions = starting(self.starting, {name: info.create_revision for name, info in infos.items()})
+        explicit = [name for name, position in positions.items() if position.offset]
+        heads = of_each_that_exists(head, self.target, explicit)
 
-    def _frame_begin(self, journal: str, offset: int, head: int, framing: Framing) -> int:
+        def begin(name: str) -> int:
+            framing = framing_of(infos[name].spec) or JSON_LINES
+            return self._frame_begin(name, positions[name], heads[name].offset, framing)
+
+        begins = of_each(begin, heads)
+        return positions | {name: positions[name]._replace(offset=at) for name, at in begins.items()}
+
+    def _frame_begin(self, journal: str, position: Position, head: int, framing: Framing) -> int:
+        offset = position.offset
         if offset > head:
             raise LocalProtocolError(
                 f"startingOffsets: {journal} ends at {head}, below {offset}: give an offset up to its end"
             )
 
         def read(begin: int, end: int) -> Iterator[bytes]:
-            return chunks(self.target, journal, begin=begin, end=end)
+            revision = position.create_revision
+            return chunks(self.target, journal, create_revision=revision, begin=begin, end=end)
 
         index = index_at(self.target, framing, journal, offset)
         begin, end = frame_around(index, read, offset, head)
@@ -168,47 +181,70 @@ class Sources:
         return end
 
     def heads(self) -> Positions:
-        """The committed end of each journal, taken only from a journal that is open and whole.
+        """The committed end of each journal that exists, as `Subscription.heads`."""
+        return self.subscription.heads(self.target)
+
+    def followed(self, begin: Positions, heads: Positions) -> Positions:
+        """`begin` without the journals that are gone, which `heads` do not have or have another life of.
+
+        A journal that the options do not name now keeps its position. If it is named again, the query goes on
+        from there.
 
         Raises:
-            StoreUnhealthy: a journal is still being opened when the patience ends.
-            Corrupt: a journal lost bytes that were acknowledged.
+            LocalProtocolError: a journal is gone and option `failOnDataLoss` is true, or a journal ends below
+                where the query has read.
+            ConfigError: a journal that is named anew does not exist, and `failOnDataLoss` is true.
         """
-        return {name: patiently(partial(self._head, name), self.target.patience_s) for name in self.names}
+        absent = [n for n in self.subscription.names if n not in heads and n not in begin]
+        if absent and self.losses.is_fatal:
+            raise not_existing(absent)
+        missing = [name for name in begin if name not in heads and self.subscription.asks_for(name)]
+        standing = of_each_that_exists(SyncJournals.get, self.target, missing)
+        followed = dict(begin)
+        for name, position in begin.items():
+            if name in heads and heads[name].create_revision != position.create_revision:
+                self.losses.of_journal(name, followed.pop(name), heads[name].create_revision)
+            elif name in heads and heads[name].offset < position.offset:
+                raise LocalProtocolError(
+                    f"journal {name} ends below where this query has read ({heads[name].offset}, and "
+                    f"{position.offset}): the node has another data directory, or lost bytes. Point the "
+                    "query at the node that it read from, or begin with a new checkpoint"
+                )
+            elif name in missing and name not in standing:
+                self.losses.of_journal(name, followed.pop(name), None)
+        return followed
 
-    def _head(self, name: str) -> Position:
-        return head(self.target.journals(), name)
-
-    def points(self, names: Sequence[str]) -> dict[str, Sequence[int]]:
-        """The index points of each journal, ascending."""
-        return {
-            name: patiently(partial(self.target.journals().index_points, name), self.target.patience_s)
-            for name in names
-        }
+    def points(self, names: Iterable[str]) -> dict[str, Sequence[int]]:
+        """The index points of each journal that exists, ascending."""
+        return of_each_that_exists(SyncJournals.index_points, self.target, names)
 
     def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
-        """The tasks that read `[start, end)`. A journal that option `journals` no longer names may occur.
+        """The tasks that read `[start, end)`. A journal that the options no longer name may occur.
 
         Raises:
-            LocalProtocolError: a journal was deleted and created again.
+            LocalProtocolError: a journal was deleted and option `failOnDataLoss` is true.
         """
-        moved = [name for name in end if end[name].offset > (start[name].offset if name in start else 0)]
-        infos = {name: self._info(name) for name in moved}
-        revisions = {name: info.create_revision for name, info in infos.items()}
-        refuse_remade({name: start[name] for name in moved if name in start}, revisions)
-        refuse_remade({name: end[name] for name in moved}, revisions)
-        if not moved:
-            return []
-        framings = {name: framing_of(info.spec) or JSON_LINES for name, info in infos.items()}
+        for name in [name for name in start if name in end]:
+            if start[name].create_revision != end[name].create_revision:
+                self.losses.of_journal(name, start[name], end[name].create_revision)
+        start = alive(start, end)
+        moved = {name: at for name, at in end.items() if at.offset > _begin(start, name)}
+        infos = of_each_that_exists(SyncJournals.get, self.target, moved)
+        for name, at in list(moved.items()):
+            now = infos[name].create_revision if name in infos else None
+            if now != at.create_revision:
+                self.losses.of_journal(name, at, now, size=at.offset - _begin(start, name))
+                del moved[name]
+        framings = {name: framing_of(infos[name].spec) or JSON_LINES for name in moved}
         points = self.points(moved)
-        for name in moved:
-            self._tell_unindexed(name, start[name].offset if name in start else 0, points[name])
-        groups = tasks(start, end, points, self.task_count)
+        for name in points:
+            self._tell_unindexed(name, _begin(start, name), points[name])
+        groups = tasks(start, moved, points, self.task_count)
         return [
             SpanPartition(
                 spans,
                 {span.journal: framings[span.journal] for span in spans},
-                {span.journal: end[span.journal] for span in spans},
+                {span.journal: moved[span.journal] for span in spans},
             )
             for spans in groups
         ]
@@ -234,19 +270,30 @@ class Sources:
         """The rows of one task.
 
         Raises:
-            LocalProtocolError: a journal was deleted and created again since the task was planned.
+            LocalProtocolError: a journal was deleted since the task was planned, and option `failOnDataLoss`
+                is true.
         """
         freeze_once()
         if isinstance(partition, SpanPartition):
             for span in partition.spans:
-                yield from read_span(self.target, partition.framings[span.journal], span, shape)
-                # Create revisions only rise. If the revision is still the planned one, the rows came from
-                # the planned journal, and not from another one of the same name.
-                now = {span.journal: self._info(span.journal).create_revision}
-                refuse_remade({span.journal: partition.ends[span.journal]}, now)
+                yield from self._read_span(span, partition, shape)
 
-    def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda hides its type.
-        return patiently(lambda: self.target.journals().get(name), self.target.patience_s)
+    def _read_span(self, span: Span, partition: SpanPartition, shape: Shape) -> Iterator[pa.RecordBatch]:
+        end, framing = partition.ends[span.journal], partition.framings[span.journal]
+        try:
+            yield from read_span(self.target, framing, span, shape, create_revision=end.create_revision)
+        except NotFound:
+            found = of_each_that_exists(SyncJournals.get, self.target, [span.journal])
+            now = found[span.journal].create_revision if found else None
+            if now == end.create_revision:
+                raise
+            self.losses.of_journal(
+                span.journal, end._replace(offset=span.end), now, size=span.end - span.begin
+            )
+
+
+def _begin(start: Positions, name: str) -> int:
+    return start[name].offset if name in start else 0
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
@@ -265,6 +312,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.sources = Sources(options)
         self.shape = self.sources.shape(schema)
         self.bounds: Positions | None = None
+        self.seen: Positions | None = None
+        """The ends that the newest batch was planned with, if nobody has been told them."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
         """Where a new query begins. Spark may ask several times, and gets the same answer."""
@@ -283,27 +332,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """The end of the next batch."""
-        begin = self._decoded(start)
-        heads = self.bounds or self.sources.heads()
-        refuse_remade(begin, {name: head.create_revision for name, head in heads.items()})
-        if behind := [n for n, p in begin.items() if n in heads and heads[n].offset < p.offset]:
-            raise LocalProtocolError(
-                f"journals {behind} end below where this query has read: the node has another data "
-                "directory, or lost bytes. Point the query at the node that it read from, or begin with a "
-                "new checkpoint"
-            )
-        # A journal that option `journals` does not name now keeps its position. If it is named again, the
-        # query goes on from there.
-        left_out = {name: position for name, position in begin.items() if name not in heads}
+        heads = self.bounds if self.bounds is not None else self.sources.heads()
+        begin = self.sources.followed(self._decoded(start), heads)
+        self.seen = heads
         if not isinstance(limit, ReadMaxBytes):
-            return self._encoded(left_out | heads)
-        moved = [name for name in heads if heads[name].offset > (begin[name].offset if name in begin else 0)]
-        ends = limited(begin, heads, self.sources.points(moved), limit.max_bytes)
-        return self._encoded(left_out | ends)
+            return self._encoded(begin | heads)
+        moved = [name for name in heads if heads[name].offset > _begin(begin, name)]
+        return self._encoded(begin | limited(begin, heads, self.sources.points(moved), limit.max_bytes))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
-        """The committed ends, from which Spark's progress reports compute the lag."""
-        return self._encoded(self.sources.heads())
+        """The committed ends, from which Spark's progress reports compute the lag.
+
+        Spark asks right after `latestOffset`, so the ends that were planned with are told, and not asked for
+        again.
+        """
+        seen, self.seen = self.seen, None
+        return self._encoded(seen if seen is not None else self.sources.heads())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
