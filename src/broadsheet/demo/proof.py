@@ -50,7 +50,7 @@ def found_in(target: Target, journals: SyncJournals) -> dict[str, Totals]:
         shape = Shape(pa.schema([pa.field("carrier", pa.string()), pa.field("distance", pa.int64())]))
         carrier = info.name.removeprefix(BY_CARRIER)
         rows, miles = 0, 0
-        for batch in read_span(target, JSON_LINES, span, shape):
+        for batch in read_span(target, JSON_LINES, span, shape, create_revision=info.create_revision):
             assert pc.all(pc.equal(batch.column("carrier"), carrier)).as_py(), "a row is where it belongs"
             rows += batch.num_rows
             miles += pc.sum(batch.column("distance")).as_py() or 0
@@ -62,7 +62,9 @@ def unparsable_count(target: Target, journals: SyncJournals) -> int:
     """How many messages the job could not parse."""
     span = Span(UNPARSABLE, 0, journals.end(UNPARSABLE))
     shape = Shape(pa.schema([pa.field("offset", pa.int64())]))
-    return sum(batch.num_rows for batch in read_span(target, JSON_LINES, span, shape))
+    revision = journals.get(UNPARSABLE).create_revision
+    found = read_span(target, JSON_LINES, span, shape, create_revision=revision)
+    return sum(batch.num_rows for batch in found)
 
 
 def lines(expected: Mapping[str, Totals], found: Mapping[str, Totals]) -> list[Line]:
