@@ -2,19 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from broadsheet.base.time import Duration
+from broadsheet.base.types import Buffer
 from broadsheet.wal import WALConfig
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import VERSION, SegmentHeader
 from broadsheet.wal.record import LogFull
 from broadsheet.wal.segments import Segments, segment_name
-from simulator.disk import SimDisk
+from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
 from simulator.logimage import batches_of
 from tests.wal.harness import DIRECTORY, SMALL, A, Told, abandon, open_log, opened, payloads
@@ -291,16 +292,21 @@ async def test_a_log_whose_first_start_was_killed_keeps_its_files_over_a_power_c
             assert not found.is_quarantined
 
 
-async def test_a_log_that_began_on_a_disk_too_full_for_its_extents_loses_nothing_by_a_kill() -> None:
-    """The file that it could not make was left empty, and looked shortened: every stream was quarantined."""
-    disk = SimDisk()
+def _begun_without_extents(disk: SimDisk) -> None:
+    """What a first start leaves that filled its segment, and then found no room for extents."""
     header = SegmentHeader(VERSION, 7, SMALL.segment_bytes).pack()
     disk.make_dir(DIRECTORY)
     first = disk.open(f"{DIRECTORY}/{segment_name(0)}", create=True)
     first.write_at(0, [header.ljust(SMALL.segment_bytes, b"\0")])
     first.sync()
     disk.sync_dir(DIRECTORY)
-    disk.state.quota_bytes = disk.state.used()  # The first start filled its segment, and ended there.
+
+
+async def test_a_log_that_began_on_a_disk_too_full_for_its_extents_loses_nothing_by_a_kill() -> None:
+    """The file that it could not make was left empty, and looked shortened: every stream was quarantined."""
+    disk = SimDisk()
+    _begun_without_extents(disk)
+    disk.state.quota_bytes = disk.state.used()
     bench = await open_log(disk)
     await bench.commit(A, b"acknowledged")
     await abandon(bench)
@@ -312,3 +318,32 @@ async def test_a_log_that_began_on_a_disk_too_full_for_its_extents_loses_nothing
         assert payloads(found.records) == [b"acknowledged"]
         assert not found.is_quarantined
         await abandon(bench)
+
+
+async def test_a_log_without_extents_writes_its_head_only_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: a thread that was about to name the head wrote its last block again, as it had read it before.
+
+    The batch that came there in between was acknowledged, and gone.
+    """
+    disk, write = SimDisk(), SimFile.write_at
+    _begun_without_extents(disk)
+    disk.state.quota_bytes = disk.state.used()
+    bench = await open_log(disk)
+    written: list[int] = []
+
+    def noted(self: SimFile, at: int, parts: Sequence[Buffer]) -> None:
+        if self.name == f"{DIRECTORY}/{segment_name(0)}":
+            written.append(at)
+        write(self, at, parts)
+
+    monkeypatch.setattr(SimFile, "write_at", noted)
+    await bench.commit(A, b"on a full disk")
+    disk.state.quota_bytes = 1 << 40
+    for _ in range(1000):
+        if len(bench.log.segments.files) == SMALL.segments_initial:
+            break
+        await asyncio.sleep(0.001)
+    await bench.commit(A, b"with extents")
+    assert bench.log.segments.extents.filled[0] == SMALL.segment_bytes
+    assert not written
+    await abandon(bench)

@@ -178,12 +178,12 @@ def test_the_last_block_of_a_file_that_cannot_be_read_is_not_written_over(
 
     monkeypatch.setattr(SimFile, "read_at", unreadable)
     before = disk.state.image()
-    segments.witness()
+    segments.write_ends()
     after = disk.state.image()
     assert after[segments.files[index].name] == before[segments.files[index].name]
     segments.filled[index], failure = 12288, errno.EACCES
     with pytest.raises(OSError, match="unreadable"):
-        segments.witness()
+        segments.write_ends()
 
 
 def test_each_file_whose_remains_a_full_disk_could_not_make_void_stays_as_short_as_it_is(

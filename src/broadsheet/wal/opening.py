@@ -109,12 +109,14 @@ def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int
         ) from error
     opened_files: list[File] = []
     try:
-        return _open_locked(disk, directory, config, new_log_id, lock=lock, opened_files=opened_files)
+        opened = _open_locked(disk, directory, config, new_log_id, lock=lock, opened_files=opened_files)
+        opened.segments.write_ends()
     except BaseException:
         for file in opened_files:
             file.close()
         lock.release()
         raise
+    return opened
 
 
 def _open_locked(

@@ -144,9 +144,17 @@ class Segments:
             OSError: the disk refused or failed.
         """
         for index, end in self.filled.items():
+            self.extents.raise_to(index, end)
+
+    def write_ends(self) -> None:
+        """Make the lengths durable that no extents name yet. Once the log is open, batches are written there.
+
+        Raises:
+            OSError: the disk refused or failed.
+        """
+        for index, end in self.filled.items():
             if end > self.extents.filled.get(index, 0):
                 self._write_end(index, end)
-                self.extents.raise_to(index, end)
 
     def _write_end(self, index: int, end: int) -> None:
         """Make the length durable that an earlier start may have left in the page cache only.
