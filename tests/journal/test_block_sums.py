@@ -194,6 +194,33 @@ async def test_a_damaged_block_is_told_and_moved_aside_also_in_a_journal_that_is
     assert not crashes
 
 
+@pytest.mark.parametrize("how", ["flipped", "unreadable"])
+async def test_bytes_that_were_never_adopted_behind_a_damaged_block_are_no_loss(how: str, bad: Bad) -> None:
+    """A kill comes between spool and log. `accept-loss` told such bytes as lost, and left a hole for them.
+
+    Where the sector of the journal's end cannot be read, they stay: nobody cuts a file there.
+    """
+    disk, crashes = await lived(), list[BaseException]()
+    name, tail = spool_of(disk), bytes(3 * SECTOR)
+    disk.open(name).write_at(len(CONTENT), (tail,))
+    if how == "flipped":
+        flip(disk, name, 5)
+    else:
+        spoil(bad, disk, name, SEALED_BYTES // SECTOR - 1)
+        spoil(bad, disk, name, len(CONTENT) // SECTOR)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=CONFIG) as node:
+        replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert (replica.stop_reason, replica.end) == ("", len(CONTENT))
+        assert await append(node, NAME, b"more") is Status.OK
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        reached = 0 if how == "flipped" else len(tail) - len(b"more")
+        assert told.head == len(CONTENT) + len(b"more") + reached
+        if how == "flipped":
+            assert [(each.begin, each.end) for each in told.lost] == [(0, len(CONTENT))]
+        assert await append(node, NAME, b"and on") is Status.OK
+    assert not crashes
+
+
 async def test_block_sums_go_with_the_content_that_they_are_of() -> None:
     """One file for each spool that is longer than a block; none of a stored one, or of a deleted journal."""
     disk, crashes, store = SimDisk(), list[BaseException](), Returning(None, {})

@@ -318,8 +318,8 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
     The file is not synced: content that may not be synced stays in the log until a checkpoint has synced it.
 
     Content that is in the log is written again: a read of the page cache does not prove that the disk has it
-    (log.15). A file whose content does not have the plan's sum is kept as it is. If the sums of its
-    blocks are known, the damaged blocks are given up; otherwise the whole is marked as damaged.
+    (log.15). A file whose content does not have the plan's sum is kept as it is, and the whole is marked as
+    damaged. If the sums of its blocks are known, only the damaged blocks are given up.
 
     Args:
         may_cut: False: bytes above the plan's end may have been acknowledged, so they stay.
@@ -341,7 +341,7 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
                 f"spool file {spool.name} does not have the content of [{plan.begin}, {plan.end}) with the"
                 f" sum {plan.sum.hex()}: it is kept, and not served"
             )
-        elif not spool.given_up and may_cut and file.size() > length:
+        elif may_cut and file.size() > length and _can_cut(file, length):
             file.truncate(length)
     except BaseException:
         spool.close()
