@@ -72,7 +72,7 @@ class NaiveJournals:
     async def read(
         self, _name: str, offset: int, *, end: int | None = None, **options: Any
     ) -> AsyncGenerator[Chunk]:
-        assert options.get("create_revision", REVISION) == REVISION
+        assert options["create_revision"] == REVISION
         stop = len(self.content) if end is None else end
         for at in range(offset, stop, self.step):
             data = self.content[at : min(stop, at + self.step)]
@@ -138,6 +138,18 @@ async def test_a_reader_that_stopped_goes_on_where_it_was() -> None:
     assert reader.position == Position(len(journals.content), REVISION)
 
 
+async def test_a_batch_that_nobody_took_is_given_again() -> None:
+    """A blocking caller was interrupted, or its time was up, while the loop's thread made the batch."""
+    journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n, 0) for n in range(1, 9)]))
+    reader = MessageReader(journals, NAME)  # type: ignore[arg-type]
+    batches = reader.batches()
+    lost = await anext(batches)
+    await batches.aclose()
+
+    assert len(lost) == 8
+    assert [each.offset async for each in reader] == [each.offset for each in lost]
+
+
 async def test_a_position_passes_what_gives_no_message() -> None:
     """A journal that only has pending messages for hours is not read from its begin after each restart."""
     journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n + 1, 1) for n in range(1000)]))
@@ -187,6 +199,9 @@ async def test_a_start_that_means_nothing_is_refused() -> None:
         await read(journals, Position(0, REVISION - 1))
     with pytest.raises(InvalidArgument, match="'newest': 'earliest', 'latest'"):
         await read(journals, "newest")
+    for wrong in (None, (0, REVISION, 1), [0, REVISION, 1], 0.0):  # Of a position only its numbers are left.
+        with pytest.raises(InvalidArgument, match="an offset, or a kept position"):
+            await read(journals, wrong)
     with pytest.raises(InvalidArgument, match="0 or more"):
         await read(journals, -1)
 

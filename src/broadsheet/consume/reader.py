@@ -60,7 +60,7 @@ class MessageReader:
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         """Read `journal`; arguments as `Client.messages`."""
-        if isinstance(start, str) and start not in (EARLIEST, LATEST):
+        if not isinstance(start, Position | int) and start not in (EARLIEST, LATEST):
             raise InvalidArgument(f"start {start!r}: 'earliest', 'latest', an offset, or a kept position")
         if isinstance(start, int) and start < 0:
             raise InvalidArgument(f"start {start}: an offset is 0 or more")
@@ -79,7 +79,7 @@ class MessageReader:
                     yield message
 
     async def batches(self) -> AsyncGenerator[Sequence[Message]]:
-        """The messages as they become known together. The whole batch is behind `position` once it is given.
+        """The messages as they become known together; `position` passes them when the next are asked for.
 
         Raises:
             NotFound: the journal was deleted, or made again since the position was kept.
@@ -88,11 +88,11 @@ class MessageReader:
             DeadlineExceeded: the node was away for longer than the patience.
         """
         info = await self._journals.get(self.journal)
+        head = await self._journals.end(self.journal, timeout=self._patience)  # It is open from here on.
         here = self.position = await self._begin(info.create_revision)
         span = _Span(here)
         index = await self._index_at(framing_of(info.spec) or JSON_LINES, here.offset)
         thin_at, rest, looked = index.offset + THIN_BYTES, bytearray(), 0
-        head = await self._journals.end(self.journal, timeout=self._patience)
         reading = self._journals.read(
             self.journal,
             index.offset,
@@ -118,8 +118,8 @@ class MessageReader:
                         if isinstance(rows, ProducerIndex):
                             index = rows
                         elif messages := span.messages(self.journal, index.framing, rows):
-                            self.position = messages[-1].position
                             yield messages
+                            self.position = messages[-1].position  # Not before: a caller may give up.
                 self.position = span.passed(index.offset)
                 if index.offset >= thin_at:
                     stored = await self._index_at(index.framing, index.offset)
@@ -180,8 +180,16 @@ class MessageReader:
         return b"".join([chunk.data async for chunk in self._read(begin, end)])
 
     def _read(self, begin: int, end: int) -> AsyncGenerator[Chunk]:
-        """Bytes that are known to be committed."""
-        return self._journals.read(self.journal, begin, end=end, is_whole=True, patience=self._patience)
+        """Bytes that are known to be committed, of this journal and no later one of its name."""
+        assert self.position is not None, "a reader that has a block knows where it is"
+        return self._journals.read(
+            self.journal,
+            begin,
+            end=end,
+            is_whole=True,
+            patience=self._patience,
+            create_revision=self.position.create_revision,
+        )
 
     def _far(self, loop: asyncio.AbstractEventLoop) -> Read:
         """Reads bytes from another thread than the loop's."""
