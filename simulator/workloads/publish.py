@@ -108,8 +108,8 @@ class _Client(NodeClient):
             await self._read(name)
 
     def _publisher(self) -> MessagePublisher:
-        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
-            self.context.scope.spawn(work, name=name)
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            return self.context.scope.spawn(work, name=name)
 
         return MessagePublisher(
             self.journals,

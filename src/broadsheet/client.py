@@ -11,10 +11,12 @@ request that was certainly not executed is sent again. A request whose answer wa
 it is known to be idempotent; otherwise the call raises `Unknown`.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from broadsheet.errors import Unreachable
 from broadsheet.journal.client import Journals
 from broadsheet.publish.publisher import PATIENCE_SECONDS, MessagePublisher
 from broadsheet.runtime.caller import CallerPorts
@@ -66,8 +68,11 @@ class Client:
         assert scope is not None, "a client that was entered has a scope"
         assert ports is not None, "and ports"
 
-        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
-            scope.spawn(work, name=name)
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            if scope.is_closed:
+                work.close()
+                raise Unreachable("the client is closed: nothing was sent")
+            return scope.spawn(work, name=name)
 
         return MessagePublisher(
             journals,

@@ -23,8 +23,10 @@ from broadsheet.errors import (
     InvalidArgument,
     LocalProtocolError,
     NotFound,
+    ShuttingDown,
     Throttled,
     Unknown,
+    Unreachable,
 )
 from broadsheet.journal.client import Journals
 from broadsheet.journal.core.spec import FRAMING_LABEL
@@ -61,6 +63,14 @@ async def seen(client: Client, journal: str = LINES) -> list[Any]:
 
 async def messages(client: Client, journal: str) -> list[Any]:
     return [each async for each in client.messages(journal)]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never comes to this")
 
 
 async def transact(publisher: MessagePublisher, *published: tuple[str, object]) -> None:
@@ -248,8 +258,10 @@ def publisher_over(journals: Any, commits: str = "", *, patience: float = 5.0) -
     random: Random = Entropy()("publisher")
     tasks: dict[asyncio.Task[None], None] = {}
 
-    def spawn(work: Any, _name: str) -> None:
-        tasks[asyncio.get_running_loop().create_task(work)] = None
+    def spawn(work: Any, _name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks[task] = None
+        return task
 
     return MessagePublisher(
         journals, commits, patience=patience, time=SystemTime(), random=random, spawn=spawn
@@ -317,6 +329,109 @@ async def test_a_journal_that_was_made_again_gets_nothing_of_an_older_transactio
         await publisher.publish(LINES, {"n": 1})
 
         assert await seen(client) == [{"n": 1}]
+
+
+async def test_a_transaction_whose_journal_was_made_again_is_refused_whoever_noticed_it(
+    tmp_path: Path,
+) -> None:
+    """Another message of the publisher met the new journal: what went with the old one stays missing."""
+    async with served(tmp_path) as (_, client), client.publisher(COMMITS) as publisher:
+        transaction = publisher.transaction()
+        await transaction.publish(LINES, {"n": "gone"})
+        await asyncio.wait(list(transaction._on_way))
+        await client.journals.delete(LINES)
+        await client.journals.create(LINES, labels=JSON)
+        with pytest.raises(NotFound):
+            await publisher.publish(LINES, {"n": "refused"})
+        await publisher.publish(LINES, {"n": 1})
+        with pytest.raises(NotFound, match="went with it"):
+            await transaction.publish(LINES, {"n": "alone"})
+        with pytest.raises(NotFound, match="went with it"):
+            await transaction.commit()
+        await transact(publisher, (LINES, 2))
+
+        assert await seen(client) == [{"n": 1}, {"n": 2}]
+
+
+async def test_a_transaction_that_learns_of_a_loss_before_its_end_is_rolled_back(tmp_path: Path) -> None:
+    """Its publisher goes on with the next one."""
+    async with served(tmp_path) as (_, client), client.publisher(COMMITS) as publisher:
+        await transact(publisher, (LINES, 0))
+        await client.journals.delete(LINES)
+        await client.journals.create(LINES, labels=JSON)
+        transaction = publisher.transaction()
+        await transaction.publish(OTHER, {"n": "rolled back"})
+        await transaction.publish(LINES, {"n": "refused"})
+        await until(lambda: not transaction._on_way)
+        with pytest.raises(NotFound):
+            await transaction.__aexit__(None, None, None)
+        await transact(publisher, (LINES, 1), (OTHER, 1))
+
+        assert await seen(client) == [{"n": 1}]
+        assert await seen(client, OTHER) == [{"n": 1}]
+
+
+async def test_a_commit_that_is_too_late_ends_no_other_transaction(tmp_path: Path) -> None:
+    """It waits for its messages while its transaction is rolled back and the next one begins."""
+    gate = asyncio.Event()
+
+    class Slow(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if name == LINES:
+                await gate.wait()
+            return await self._journals.append(name, content, **options)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Slow(client.journals, lambda _: None), COMMITS) as publisher:
+            first = publisher.transaction()
+            await first.publish(LINES, {"n": "rolled back"})
+            late = asyncio.ensure_future(first.commit())
+            await asyncio.sleep(0)
+            first.roll_back()
+            second = publisher.transaction()
+            gate.set()
+            with pytest.raises(LocalProtocolError, match="has ended"):
+                await late
+            with pytest.raises(LocalProtocolError, match="end it first"):
+                publisher.transaction()
+            await second.publish(OTHER, {"n": 1})
+            await second.commit()
+
+        assert await seen(client) == []
+        assert await seen(client, OTHER) == [{"n": 1}]
+
+
+async def test_a_journal_has_one_way_though_it_was_forgotten_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two ways, one would overtake a lost append of the other, and readers would drop its messages."""
+    monkeypatch.setattr(lanes, "LANES_MAX", 1)
+    monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 0)
+    gate, lost = asyncio.Event(), iter(range(1))
+
+    class Slow(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if name == OTHER:
+                await gate.wait()
+            if b'"first"' in content and next(lost, None) is not None:
+                raise Unknown("the answer was lost")
+            return await self._journals.append(name, content, **options)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Slow(client.journals, lambda _: None)) as publisher:
+            await publisher.publish(LINES, {"n": 0})
+            filling = asyncio.ensure_future(publisher.publish(OTHER, {"n": 0}))
+            await until(lambda: publisher._lanes._bytes > 0)
+            first = asyncio.ensure_future(publisher.publish(LINES, {"n": "first"}))
+            await until(lambda: len(publisher._lanes._room._waiting) == 1)
+            await publisher._lanes.lane(FIXED)
+            second = asyncio.ensure_future(publisher.publish(LINES, {"n": "second"}))
+            await until(lambda: len(publisher._lanes._room._waiting) == 2)
+            monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 1 << 20)
+            gate.set()
+            await asyncio.gather(filling, first, second)
+
+        assert await seen(client) == [{"n": 0}, {"n": "first"}, {"n": "second"}]
 
 
 async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,3 +562,24 @@ async def test_a_client_that_closes_ends_what_is_on_its_way(tmp_path: Path) -> N
         for each in (first, second):
             with pytest.raises(BroadsheetError, match="closed"):
                 await asyncio.wait_for(each, 5)
+
+
+async def test_a_client_that_closes_before_a_message_could_leave_says_so(tmp_path: Path) -> None:
+    """Its task never took a step. Later messages are refused, and what is open is rolled back."""
+    async with served(tmp_path) as (node, _):
+        client = broadsheet.connect(node.address)
+        await client.__aenter__()
+        publisher = await client.publisher(COMMITS).__aenter__()
+        await transact(publisher, (LINES, 0))
+        transaction = publisher.transaction()
+        await transaction.publish(LINES, {"n": 1})
+        await client.__aexit__(None, None, None)
+        with pytest.raises(ShuttingDown, match="closed"):
+            await asyncio.wait_for(transaction.commit(), 5)
+        with pytest.raises(Unreachable, match="the client is closed: nothing was sent"):
+            await asyncio.wait_for(publisher.publish(LINES, {"n": 2}), 5)
+        assert publisher._lanes._bytes == 0
+        open_one = publisher.transaction()
+        with pytest.raises(Unreachable, match="the client is closed: nothing was sent"):
+            await open_one.publish(LINES, {"n": 3})
+        publisher.close()

@@ -10,11 +10,12 @@ Source: pipelines.18; docs/adr/0201.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
-from broadsheet.errors import BroadsheetError, NotFound, ShuttingDown, Unknown, is_passing
+from broadsheet.errors import BroadsheetError, NotFound, ShuttingDown, Unknown, Unreachable, is_passing
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.messages import JournalInfo
@@ -33,8 +34,8 @@ WAITING_BYTES_MAX: Final = 16 << 20
 LANES_MAX: Final = 10_000
 """Journals that are remembered; of the idle ones, those that were looked up first are looked up again."""
 
-Spawn = Callable[[Coroutine[Any, Any, None], str], object]
-"""Runs a task that ends with the client."""
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+"""Runs a task that ends with the client; once that is closed, raises `Unreachable`."""
 
 
 class Waiting(NamedTuple):
@@ -82,13 +83,16 @@ class Lane:
         Returns:
             A future that ends when the content is durable, or with the error that ended its way: a `Refused`
             if it is certainly not in the journal, `Unknown` if it may be.
+
+        Raises:
+            Unreachable: the client is closed. Nothing changed.
         """
         loop = asyncio.get_running_loop()
+        if not self._is_sending:
+            self._spawn(self._send(), f"lane.{self.name}").add_done_callback(self._ended)
+            self._is_sending = True
         waiting = Waiting(content, loop.time() + self._patience, loop.create_future())
         self._waiting.append(waiting)
-        if not self._is_sending:
-            self._is_sending = True
-            self._spawn(self._send(), f"lane.{self.name}")
         return waiting.done
 
     async def _send(self) -> None:
@@ -107,12 +111,16 @@ class Lane:
                     self._answer(batch, None)
         except asyncio.CancelledError:
             self._answer(batch, Unknown(f"the client was closed while it appended to {self.name}"))
-            unsent = ShuttingDown(f"the client was closed before this was sent to {self.name}")
-            self._answer(list(self._waiting), unsent)
-            self._waiting.clear()
             raise
         finally:
             self._is_sending = False
+
+    def _ended(self, sending: "asyncio.Task[None]") -> None:
+        """Answer what waits if the client was closed, perhaps before `_send` took its first step."""
+        if sending.cancelled():
+            self._is_sending = False
+            unsent = ShuttingDown(f"the client was closed before this was sent to {self.name}")
+            self._answer(self._waiting, unsent)
 
     def _take(self) -> list[Waiting]:
         batch: list[Waiting] = []
@@ -122,7 +130,7 @@ class Lane:
             size += len(batch[-1].content)
         return batch
 
-    def _answer(self, batch: list[Waiting], error: Exception | None) -> None:
+    def _answer(self, batch: list[Waiting] | deque[Waiting], error: Exception | None) -> None:
         self._freed(sum(len(each.content) for each in batch))
         for each in batch:
             if each.done.done():
@@ -202,14 +210,19 @@ class Lanes:
 
     def put(self, lane: Lane, content: bytes) -> "asyncio.Future[None]":
         """Append `content` as `Lane.put` does."""
+        known = self._lanes.setdefault(lane.name, lane)
+        if known.revision == lane.revision:
+            lane = known  # It was forgotten, and looked up again, while its caller waited for room.
+        sent = lane.put(content)
         self._bytes += len(content)
-        return lane.put(content)
+        return sent
 
     def put_again(self, intent: Intent) -> None:
         """Append an acknowledgement where its messages went, if that journal is still there."""
         lane = self._lanes.get(intent.journal)
         if lane is not None and lane.revision == intent.create_revision and not lane.is_gone:
-            self.put(lane, intent.content())
+            with suppress(Unreachable):  # The client is closed.
+                self.put(lane, intent.content())
 
     def _thin(self, *, but: Lane) -> None:
         if len(self._lanes) > LANES_MAX:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from broadsheet.errors import LocalProtocolError
+from broadsheet.errors import LocalProtocolError, NotFound
 from broadsheet.message.position import Position
 from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.ports import Time
 from broadsheet.publish.arguments import Body, portions
-from broadsheet.publish.lanes import Lanes
+from broadsheet.publish.lanes import Lane, Lanes
 
 Decide = Callable[[Sequence[Intent], Mapping[str, Position]], Coroutine[Any, Any, None]]
 """Commits the messages of `intents`, and what was consumed to make them."""
@@ -80,6 +80,7 @@ class Transaction:
         lane = await self._lanes.lane(self._output(journal, key))
         for bodies in await portions(lane.framing, messages):
             await self._lanes.room()
+            self._refuse_remade(lane)
             self._require_open()
             wall, stamp = self._time.wall(), self._stamper.pending
             stamped = [
@@ -97,21 +98,22 @@ class Transaction:
                 fails, the publisher is over, and a note of the error says whether the transaction is
                 committed, as far as that is known. `Fenced`: a newer publisher took over.
         """
-        self._require_open()
         try:
+            self._require_open()
             while self._on_way:
                 await asyncio.wait(list(self._on_way))
                 await asyncio.sleep(0)  # What they have told is known after that.
             self._require_open()
-            self._is_open = False
-            await self._decide(self._stamper.intents(), self.positions)
         except BaseException:
-            if self._is_open:
-                self.roll_back()
-            else:
-                self._ended(None)
+            self.roll_back()
             raise
-        self._ended(self._stamper)
+        self._is_open = False
+        stamper = None
+        try:
+            await self._decide(self._stamper.intents(), self.positions)
+            stamper = self._stamper
+        finally:
+            self._ended(stamper)
 
     def roll_back(self) -> None:
         """Take everything back: no reader of committed messages ever sees it. Idempotent.
@@ -124,6 +126,15 @@ class Transaction:
             for intent in self._stamper.rollbacks():
                 self._lanes.put_again(intent)
             self._ended(None)
+
+    def _refuse_remade(self, lane: Lane) -> None:
+        """Fail, whatever the caller does about it, if an earlier message went with a deleted journal."""
+        _, _, revision = self._stamper.open.get(lane.name, (None, None, lane.revision))
+        if revision != lane.revision and self._error is None:
+            self._error = NotFound(
+                f"journal {lane.name} was deleted and made again, and messages of this transaction went with"
+                " it: begin another transaction"
+            )
 
     def _require_open(self) -> None:
         if self._error is not None:
