@@ -35,6 +35,7 @@ NANOSECONDS: Final = {
     "s": 1_000_000_000,
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
+    "d": 86_400_000_000_000,
 }
 """The units of durations, in nanoseconds."""
 

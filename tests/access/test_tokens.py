@@ -4,8 +4,6 @@ import base64
 import hashlib
 import hmac
 import json
-import time
-from pathlib import Path
 
 import jwt
 import pytest
@@ -195,19 +193,3 @@ def test_keys_are_read_as_base64_separated_by_space_or_comma() -> None:
     with pytest.raises(ConfigError):
         parse_keys("not base64!")
     assert key_id(KEY) != key_id(OTHER)
-
-
-def test_the_page_on_tokens_makes_one_that_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever names a key file has nothing else that says how a token is made."""
-    page = (Path(__file__).parents[2] / "docs" / "operations" / "tokens.md").read_text()
-    (tmp_path / "keys").write_text(base64.b64encode(KEY).decode() + "\n")
-    monkeypatch.chdir(tmp_path)
-
-    exec(page.partition("```python\n")[2].partition("```")[0])
-    made = Tokens(parse_keys((tmp_path / "keys").read_text()), audience="local")
-    found = made.verify(capsys.readouterr().out.strip(), now=WallTime(time.time_ns()))
-
-    assert found.capabilities == Capability.LIST | Capability.APPLY | Capability.READ | Capability.APPEND
-    assert (found.names, found.prefixes) == ((), ("events/",))

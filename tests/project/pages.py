@@ -177,7 +177,11 @@ LIMITS: Final[Sequence[tuple[str, int | None, int | None]]] = (
     ("bytes of a token", None, tokens.TOKEN_BYTES_MAX),
     ("keys of a node", 1, tokens.KEY_COUNT_MAX),
     ("bytes of a key", tokens.KEY_BYTES_MIN, None),
-    ("seconds that a token is valid", None, tokens.LIFETIME_MAX // SECOND),
+    (
+        "seconds that a token is valid, unless `native.token_life_max` says more",
+        None,
+        tokens.LIFETIME_MAX // SECOND,
+    ),
     ("grants of a token", None, tokens.GRANT_COUNT_MAX),
     ("connections of the HTTP door", None, door.CONNECTIONS_MAX),
     ("bytes of a request at the HTTP door", None, exchange.REQUEST_BYTES_MAX),

@@ -37,7 +37,7 @@ class Authorizer:
         if not token:
             raise Unauthenticated(
                 "this node wants a token: set BROADSHEET_TOKEN for the command line, or pass token=. "
-                "docs/operations/tokens.md shows how to make one"
+                "`broadsheet token mint` makes one, and docs/operations/tokens.md says how"
             )
         return self._tokens.verify(token, now=self._time.wall())
 

@@ -112,17 +112,23 @@ class Tokens:
         *,
         prefixes: Sequence[str] = (),
         names: Sequence[str] = (),
+        subject: str = "",
         now: WallTime,
         lifetime: Duration,
     ) -> str:
         """A token for `capabilities` on `names` and `prefixes`; with neither, on everything.
 
+        Args:
+            subject: the bearer to whose share of the node its requests count.
+
         Raises:
-            ConfigError: `lifetime` is above the limit. No token was made.
+            ConfigError: `lifetime` is above the limit, or the nodes would refuse the token for another
+                reason. No token was made.
         """
         if not 0 < lifetime <= self._lifetime_max:
             raise ConfigError(
-                f"a token may live {self._lifetime_max // SECOND} s at most, not {lifetime // SECOND} s"
+                f"a token may live {self._lifetime_max // SECOND} s at most, not {lifetime // SECOND} s:"
+                " native.token_life_max of the nodes sets the limit"
             )
         issued = now // SECOND
         labels = [{"name": "name", "value": each, "prefix": True} for each in prefixes]
@@ -134,7 +140,14 @@ class Tokens:
             "iat": issued,
             "exp": issued + -(-lifetime // SECOND),
         }
-        return jwt.encode(claims, self._keys[self._signing], _ALGORITHM, headers={"kid": self._signing})
+        if subject:
+            claims["sub"] = subject
+        token = jwt.encode(claims, self._keys[self._signing], _ALGORITHM, headers={"kid": self._signing})
+        try:
+            self.verify(token, now=now)
+        except Unauthenticated as error:
+            raise ConfigError(f"no node would take this token: {error}") from error
+        return token
 
     def verify(self, token: str, *, now: WallTime) -> Principal:
         """The principal that `token` describes.
@@ -157,7 +170,10 @@ class Tokens:
         if claims.exp * SECOND + LEEWAY <= now:
             raise Unauthenticated("the token has expired: get a newer one")
         if (claims.exp - claims.iat) * SECOND > self._lifetime_max:
-            raise Unauthenticated(f"the token lives longer than {self._lifetime_max // SECOND} s")
+            raise Unauthenticated(
+                f"the token lives longer than the {self._lifetime_max // SECOND} s of the node's"
+                " native.token_life_max"
+            )
         return _principal(claims)
 
     def _decode(self, token: str) -> Claims:

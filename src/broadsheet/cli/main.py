@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "journals": "broadsheet.cli.journals",
     "messages": "broadsheet.cli.messages",
     "keyspace": "broadsheet.cli.keyspace",
+    "token": "broadsheet.cli.token",
     "config": "broadsheet.cli.config",
     "doctor": "broadsheet.cli.doctor",
     "bench": "broadsheet.cli.bench",

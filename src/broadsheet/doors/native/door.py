@@ -12,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from broadsheet.access.authorizer import Authorizer
-from broadsheet.access.tokens import Tokens, parse_keys
+from broadsheet.access.tokens import LIFETIME_MAX, Tokens, parse_keys
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.config import Place
 from broadsheet.doors.status import Status
 from broadsheet.errors import ConfigError
@@ -38,12 +39,16 @@ class NativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where to listen; port 0 takes a free one."""
     keys_file: Place = ""
     """File of the keys that sign tokens, in base64: the first signs, any verifies. Empty: no tokens."""
+    token_life_max: Duration = LIFETIME_MAX
+    """The longest life of a token; one that lives longer is refused. A stolen token is good for that long."""
     limits: WireLimits = WireLimits()
     """Bounds of connections, frames, streams and time."""
 
     def __post_init__(self) -> None:
         """Refuse an address that cannot be parsed, and limits below what clients of journals send."""
         check_address("native.address", self.address)
+        if self.token_life_max < SECOND:
+            raise ValueError(f"native.token_life_max is {self.token_life_max} ns: set it to 1s or more")
         for name, value, least in (
             ("frame_bytes_max", self.limits.frame_bytes_max, RUN_FRAME_BYTES),
             ("run_count_max", self.limits.run_count_max, FRAME_COUNT_MAX),
@@ -108,10 +113,10 @@ def _tokens(config: NativeConfig, identity: Identity) -> Tokens | None:
         text = Path(config.keys_file).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"cannot read native.keys_file {config.keys_file}: {error}. docs/operations/tokens.md shows how "
-            "to make one"
+            f"cannot read native.keys_file {config.keys_file}: {error}. `broadsheet token keys FILE` makes "
+            "one"
         ) from error
-    return Tokens(parse_keys(text), audience=identity.cluster)
+    return Tokens(parse_keys(text), audience=identity.cluster, lifetime_max=config.token_life_max)
 
 
 class _Counts(Collector):
