@@ -634,6 +634,44 @@ async def test_a_run_stream_whose_opening_is_answered_in_other_words_is_withdraw
         await client.close()
 
 
+async def test_a_sender_whose_stream_was_answered_meanwhile_waits_for_no_socket() -> None:
+    """Nothing wakes a stream that has ended: its sender waited as long as its caller let it."""
+    is_full, is_over, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def rogue(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        welcome = f.Welcome(f.VERSION, 4 << 20, 16 << 20, 10, 10, {"test.sum": 206})
+        writer.write(f.frame(f.HELLO, 0, f.encode(welcome)))
+        await reader.read(200)
+        await reader.read(200)
+        writer.write(f.frame(f.WINDOW, 1, f.U32.pack(1 << 30)))
+        await is_full.wait()
+        writer.write(f.frame(f.REPLY, 1, f.encode(Sum(0, 0))))
+        await is_over.wait()
+        writer.transport.abort()
+        done.set()
+
+    async with world() as w:
+        server = await asyncio.start_server(rogue, "127.0.0.1", 0, limit=1024)
+        w.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = await w.client()
+        upload = await client.open("test.sum", Echo())
+
+        async def fill() -> None:
+            while not upload.replied.done():
+                await upload.send(None, (bytes(1 << 20),))
+
+        filling = asyncio.create_task(fill())
+        await until(lambda: client.is_write_paused)
+        is_full.set()
+        async with asyncio.timeout(PATIENCE_SECONDS / 3):
+            await filling
+        assert await upload.reply(Sum) == Sum(0, 0)
+        client.abort("the test is over")
+        is_over.set()
+        await done.wait()
+        server.close()
+
+
 async def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
     """Peers' bytes are untrusted in both directions: what was asked is unknown, and nothing crashes."""
     done = asyncio.Event()

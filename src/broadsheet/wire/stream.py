@@ -106,8 +106,12 @@ class StreamEnd:
         return self._window_bytes
 
     def may_leave(self, size: int) -> bool:
-        """Whether a message of `size` bytes that fits into the window may be sent now."""
-        return not self._protocol.is_write_paused
+        """Whether a message of `size` bytes that fits into the window may be sent now.
+
+        True if the stream has ended: then the message is dropped, and nobody would wake its sender.
+        """
+        protocol = self._protocol
+        return not protocol.is_write_paused or self.stream not in protocol.machine.streams
 
     def on_taken(self, size: int) -> None:
         """Hook: a queued message was taken."""
