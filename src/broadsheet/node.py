@@ -20,6 +20,7 @@ from broadsheet.control.core.value import ACCEPTORS_MAX
 from broadsheet.control.role import MetastoreConfig, MetastoreRole, require_room_for_documents
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
+from broadsheet.doors.readiness import Readiness, ReadinessMetrics
 from broadsheet.doors.status import State, Status, StatusMetrics
 from broadsheet.journal.client import INLINE_BYTES_MAX
 from broadsheet.journal.config import JournalsConfig
@@ -136,10 +137,13 @@ class Node:
         )
         self.status = Status(identity, ports.time, self.services, lag=self._lag.worst)
         self._metrics.registry.register(StatusMetrics(self.status))
+        self._readiness = Readiness(self.status, self.services, ports.time, logs.of("node"))
+        self._metrics.registry.register(ReadinessMetrics(self._readiness))
         self.services.offer(Identity, identity)
         self.services.offer(Logs, logs)
         self.services.offer(Metrics, self._metrics)
         self.services.offer(Status, self.status)
+        self.services.offer(Readiness, self._readiness)
         self.services.offer(Method, self.status.method())
 
     async def start(self) -> Mapping[str, str]:
@@ -166,6 +170,7 @@ class Node:
         self.status.state = State.READY
         addresses = self.status.read().addresses
         logger.info("node.ready", version=broadsheet.__version__, **addresses)
+        self._readiness.start(self._ports.timers, self._scope)
         return addresses
 
     async def close(self) -> None:
@@ -175,6 +180,7 @@ class Node:
         self.status.state = State.STOPPING
         self._logs.of("node").info("node.stopping")
         self._lag.close()
+        self._readiness.close()
         for notice in self.services.every(ClosingNotice):
             notice.act()
         await self._scope.close()

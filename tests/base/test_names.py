@@ -39,6 +39,7 @@ def test_good_names_are_taken_as_they_are(name: str) -> None:
         ("-/kv/x", "reserved segment '-'"),
         ("metrics", "reserved segment 'metrics'"),
         ("healthz/x", "reserved segment 'healthz'"),
+        ("readyz/x", "reserved segment 'readyz'"),
     ],
 )
 def test_bad_names_are_refused_with_the_reason(name: str, why: str) -> None:

@@ -26,11 +26,6 @@ def test_a_request_is_answered_with_its_page() -> None:
     assert body == b"page /"
 
 
-def test_a_query_is_not_part_of_the_path() -> None:
-    """Some scrapers add one."""
-    assert b"page /" in (ask(b"GET /?x=1 HTTP/1.1\r\n\r\n") or b"")
-
-
 def test_head_says_the_length_and_sends_no_body() -> None:
     """RFC 9110 9.3.2: the same head as of a GET."""
     found = ask(b"HEAD / HTTP/1.0\r\n\r\n") or b""

@@ -1,11 +1,15 @@
 """The status and the pages of a node cost a bounded part of its loop, whoever asks and however often."""
 
+import io
+
 from prometheus_client import Gauge
 
 from broadsheet.base.time import MILLISECOND, Duration, Instant, WallTime
 from broadsheet.base.types import NodeId
 from broadsheet.doors.http.door import PAGE_AGE_MAX, PAGE_TIME_RATIO, Pages
+from broadsheet.doors.readiness import Readiness
 from broadsheet.doors.status import ROLES_AGE_MAX, ROLES_TIME_RATIO, Status, StatusMetrics
+from broadsheet.observe.logs import Logger, Logs
 from broadsheet.observe.metrics import Metrics
 from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import Services
@@ -28,6 +32,10 @@ class HandTime:
 
     def pass_ms(self, count: int) -> None:
         self.at += count * MILLISECOND
+
+
+def logger() -> Logger:
+    return Logs(io.StringIO(), wall=lambda: WallTime(0), is_console=False).of("node")
 
 
 def test_a_status_that_takes_long_to_make_is_reused_for_longer() -> None:
@@ -71,7 +79,9 @@ def test_a_page_that_takes_long_to_make_is_reused_for_longer() -> None:
 
     Gauge("slow", "Slow to read.", registry=metrics.registry).set_function(read)
     identity = Identity(node=NodeId("n1"), cluster="c1", peers={NodeId("n1"): ""}, version="1")
-    pages = Pages(Status(identity, time, Services(), lag=lambda: Duration(0)), metrics, time)
+    services = Services()
+    status = Status(identity, time, services, lag=lambda: Duration(0))
+    pages = Pages(status, Readiness(status, services, time, logger()), metrics, time)
     began = time.at
 
     for _ in range(10_000):
@@ -95,7 +105,7 @@ def test_what_a_paused_process_made_is_not_reused_for_long() -> None:
     identity = Identity(node=NodeId("n1"), cluster="c1", peers={NodeId("n1"): ""}, version="1")
     status = Status(identity, time, services, lag=lambda: Duration(0))
     metrics.registry.register(StatusMetrics(status))
-    pages = Pages(status, metrics, time)
+    pages = Pages(status, Readiness(status, services, time, logger()), metrics, time)
 
     assert b"role_number 1.0" in pages.page("/metrics").body
     time.pass_ms(max(PAGE_AGE_MAX, ROLES_AGE_MAX) // MILLISECOND)

@@ -17,7 +17,7 @@ SEGMENT_MAX: Final = 255
 FILE_NAME_MAX: Final = 1024
 """A fragment's name is its journal's and some 90 characters more."""
 
-RESERVED_SEGMENTS: Final = ("-", "metrics", "healthz")
+RESERVED_SEGMENTS: Final = ("-", "metrics", "healthz", "readyz")
 """First segments that the HTTP door keeps for itself: a journal may not begin with one."""
 
 PARTIAL_SEGMENT: Final = ".partial"

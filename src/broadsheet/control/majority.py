@@ -146,6 +146,17 @@ class MajorityMetastore:
         log.on_quarantine(stream, lambda _: self.acceptor_host.deliver(FlushAsked()))
         scope.defer(self.close)
 
+    @property
+    def is_member(self) -> bool:
+        """Whether this node's acceptor is one of those that vote, as far as it knows."""
+        accepted = self.acceptor.memory.accepted
+        return accepted is not None and self.acceptor.acceptor in accepted.value.sets.members()
+
+    @property
+    def shortage(self) -> str:
+        """Why this node's acceptor can promise and accept nothing for want of room; empty if it can."""
+        return self._log.shortage
+
     async def read(self) -> Versioned:
         """Like `Metastore.read`."""
         value = await self.read_value()

@@ -23,10 +23,12 @@ from broadsheet.control.core.value import DOCUMENT_BYTES_MAX, NO_BALLOT, Accepto
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Metastore
+from broadsheet.control.quorum import Quorum
 from broadsheet.control.service import MetastoreService
 from broadsheet.errors import ConfigError
 from broadsheet.observe.logs import Logger, Logs
 from broadsheet.runtime.identity import Identity, StatusSource
+from broadsheet.runtime.readiness import ReadinessSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import MIB, WALConfig
@@ -94,6 +96,7 @@ class MetastoreRole:
             founding = _founding(ports)
             metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash, logger=logger)
             services.offer(StatusSource, StatusSource(name=self.name, read=lambda: {"provider": "file"}))
+            services.offer(ReadinessSource, ReadinessSource(self.name, troubles=list))
         else:
             metastore = majority = await open_majority(
                 scope,
@@ -105,6 +108,8 @@ class MetastoreRole:
                 logger=logger,
             )
             services.offer(StatusSource, StatusSource(self.name, partial(_status, majority), GAUGES))
+            quorum = Quorum(majority, ports.time)
+            services.offer(ReadinessSource, ReadinessSource(self.name, quorum.troubles, quorum.probe))
         services.offer(Metastore, metastore)  # type: ignore[type-abstract]  # Found under its port.
         for method in MetastoreService(identity.node, metastore).methods():
             services.offer(Method, method)
@@ -246,12 +251,11 @@ def _founding(ports: Ports) -> bytes:
 def _status(metastore: MajorityMetastore) -> Mapping[str, str | int | float | bool | None]:
     known = metastore.proposer.known
     accepted = metastore.acceptor.memory.accepted
-    own = metastore.acceptor.acceptor
     return {
         "provider": "majority",
         "version_known": known.value.version if known else 0,
         "version_accepted": accepted.value.version if accepted else 0,
-        "is_member": accepted is not None and own in accepted.value.sets.members(),
+        "is_member": metastore.is_member,
         "ballot": metastore.acceptor.memory.promised.counter,
         "document_bytes": len(accepted.value.document) if accepted else 0,
     }

@@ -1,6 +1,7 @@
 """Status: the state of a node and of its roles, as the command line and the HTTP front page show it.
 
-STARTING --every role started--> READY --a signal--> STOPPING. Only READY is healthy.
+STARTING --every role started--> READY --a signal--> STOPPING. Whether a node that is READY can serve, its
+roles say (`doors/readiness.py`).
 """
 
 import os
@@ -22,8 +23,6 @@ from broadsheet.wire.method import Call, Empty, Method, Reply, Shape
 
 STATUS_METHOD: Final = "node.status"
 STATUS_NUMBER: Final = 8
-READY: Final = "broadsheet_node_ready"
-READY_MEANS: Final = "1 if the node is ready, as /healthz says; 0 while it starts or stops."
 ROLES_AGE_MIN: Final = Duration(50 * MILLISECOND)
 """How long the roles' answers are reused, at least. Some roles look at all their streams to answer, and any
 caller may ask as often as it likes: without this bound a flood of status requests would fill the loop."""
@@ -106,7 +105,7 @@ class Status:
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What each gauge means and its value, by the metric's name; as old as `read`'s roles."""
         now = self.read()
-        found = {READY: (READY_MEANS, float(self.state is State.READY))}
+        found: dict[str, tuple[str, float]] = {}
         for source in self._services.every(StatusSource):
             fields = now.roles.get(source.name, {})
             for field, meaning in source.gauges.items():

@@ -95,6 +95,7 @@ class Broker:
             if info.spec.is_deleting:
                 context.scope.spawn(finish_delete(context, info), name=f"delete.{info.name}")
             else:
+                self.troubles.waits(info.name)
                 self._take_up(info)
         context.scope.spawn(self._watch_space(), name="space")
         return drop_orphans(context, [*known])
@@ -113,6 +114,11 @@ class Broker:
     def is_full(self) -> bool:
         """Whether appends are refused because the disk is too full."""
         return bool(self._fullness)
+
+    @property
+    def fullness(self) -> str:
+        """Why appends are refused on a full disk, with the remedy; empty if they are accepted."""
+        return self._fullness
 
     async def create(self, spec: JournalSpec) -> JournalInfo:
         """Create a journal; it is durable when the call returns.
@@ -167,6 +173,7 @@ class Broker:
         """Mark the journal as deleted; returns the task that removes the content."""
         marked = await mark_deleted(self._context, info)
         slot = self._slots.pop(info.name, None)
+        self.troubles.tried(info.name, is_failed=False)
         if slot is not None:
             slot.opened.cancel()
             if slot.replica is not None:
@@ -391,6 +398,8 @@ class Broker:
                     self._context.spools.relieve()
                     backoff.reset()  # Descriptors are free again as soon as other files are synced.
                 slot.opening_error = str(error)
+                if not slot.opened.done():
+                    self.troubles.tried(slot.info.name, is_failed=True)
                 await asyncio.sleep(in_seconds(backoff.next()))
                 continue
             for attempt in slot.settled:
@@ -404,6 +413,7 @@ class Broker:
             slot.housekeeping = Housekeeping(replica, uploading=self._context.uploading_to(replica.store))
             slot.housekeeping.start()
             slot.replica = replica
+            self.troubles.tried(slot.info.name, is_failed=False)
             slot.opened.set_result(replica)
 
     async def _watch_space(self) -> None:

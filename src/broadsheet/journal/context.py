@@ -11,6 +11,7 @@ from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.index_memory import IndexMemory
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.staging_area import StagingArea
+from broadsheet.journal.store_health import WatchedStore
 from broadsheet.journal.troubles import Troubles
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
@@ -58,6 +59,8 @@ class Context:
         however many appends become whole at once."""
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
+        self.watched: list[WatchedStore] = []
+        """The stores themselves, each with what it answered lately."""
         self._uploading: dict[FragmentStore, asyncio.Semaphore] = {}
         self.spools = SpoolDisk(
             disk,
@@ -95,8 +98,10 @@ class Context:
         """
         resolved = url or self.config.store
         if resolved not in self._stores:
+            watched = WatchedStore(self._objects(resolved), self.time, url=resolved)
+            self.watched.append(watched)
             self._stores[resolved] = FragmentStore(
-                self._objects(resolved),
+                watched,
                 self.disk.run,
                 budget=self._budget,
                 share_bytes=self._share_bytes,
@@ -117,6 +122,8 @@ class Context:
         """Cancel the calls to stores that are still under way."""
         for store in self._stores.values():
             store.close()
+        for watched in self.watched:
+            watched.close()
 
     def crash_of_host(self, error: BaseException, _story: Story) -> None:
         """End the node after an assertion of a machine."""

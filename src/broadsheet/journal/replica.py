@@ -50,11 +50,11 @@ from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.refusal_messages import refusal
-from broadsheet.journal.remedies import accept_loss, require_place, shortage_of
+from broadsheet.journal.remedies import TooManyClosed, accept_loss, require_place, shortage_of
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
-from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM
+from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM, NO_SPACE
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 from broadsheet.runtime.waiting_line import WaitingLine
@@ -360,10 +360,16 @@ class Replica:
         if isinstance(error, OSError) and error.errno not in NO_ROOM:
             self.context.crash(error)  # EIO: nobody knows which bytes reached the disk (W5).
             return True
-        self.shortage = shortage_of(error)
+        self._lacks(error)
         status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
         self._refuse(effect, saved, status)
         return True
+
+    def _lacks(self, error: Exception) -> None:
+        """Note why there was no room for an append; a full disk is a trouble of the whole node."""
+        self.shortage = shortage_of(error)
+        if isinstance(error, OSError) and error.errno in NO_SPACE and not isinstance(error, TooManyClosed):
+            self.context.troubles.lacked_room(self.context.time.now())
 
     def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:
         """Undo the staging of `effect`, and perform nothing until the pipeline has rolled back."""
@@ -460,7 +466,8 @@ class Replica:
             if error.errno not in NO_ROOM:
                 self.context.crash(error)
                 return True
-            self.shortage = shortage_of(error) if streamed is not None else self.shortage
+            if streamed is not None:
+                self._lacks(error)
             status = Status.STORE_UNHEALTHY if streamed is not None else Status.CANCELLED
             self.host.deliver(StreamFailed(stream=effect.stream, status=status))
             return True

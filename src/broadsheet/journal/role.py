@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from broadsheet.base.marks import hit
-from broadsheet.base.time import SECOND
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Generation, Incarnation
 from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.broker import Broker
@@ -23,9 +23,11 @@ from broadsheet.journal.core.spec import EPOCH_PREFIX
 from broadsheet.journal.keys import decode_epoch
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
 from broadsheet.journal.orphans import write_down
+from broadsheet.journal.readiness import probe_stores, troubles
 from broadsheet.journal.service import Service
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
+from broadsheet.runtime.readiness import ReadinessSource
 from broadsheet.runtime.role import ClosingNotice, Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
@@ -46,6 +48,8 @@ GAUGES: Final = {
     "log_quarantined": "Log of the journals: streams with damaged records that are not mended yet.",
 }
 """The numbers of the role's status that are metrics."""
+PROBE_PAUSE: Final = Duration(5 * SECOND)
+"""Pause between two probes of the stores: a call may cost money."""
 
 
 class JournalsRole:
@@ -106,6 +110,10 @@ class JournalsRole:
         for method in Service(broker, config).methods():
             services.offer(Method, method)
         services.offer(StatusSource, StatusSource(self.name, partial(_status, broker, log), GAUGES))
+        ready = ReadinessSource(
+            self.name, partial(troubles, context, broker), partial(probe_stores, context), PROBE_PAUSE
+        )
+        services.offer(ReadinessSource, ready)
 
 
 async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnation:

@@ -32,7 +32,7 @@ from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
 from broadsheet.journal.staging_area import StagedBy
-from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM
+from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM, NO_SPACE
 from broadsheet.runtime.failpoints import passed
 
 
@@ -224,6 +224,9 @@ class StreamedAppend:
         if self.phase is Phase.DONE:
             return  # The journal was closed meanwhile, together with its files.
         if error.errno in refusals:
+            if error.errno in NO_SPACE:
+                context = self._replica.context
+                context.troubles.lacked_room(context.time.now())
             self.abort(Status.STORE_UNHEALTHY)
         else:
             self._replica.context.crash(OSError(errno.EIO, str(error)))

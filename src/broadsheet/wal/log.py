@@ -709,6 +709,11 @@ class Log:
             is_out_of_space=self._is_out_of_space or self._reclaimer.is_refused or bool(self.segments.kept),
         )
 
+    @property
+    def shortage(self) -> str:
+        """Why records are refused for want of room, with the remedy; empty if none is."""
+        return self._reclaimer.shortage(is_out_of_space=self._is_out_of_space)
+
     async def close(self) -> None:
         """Write the pending batches, wait until they are durable, and release the files. Idempotent."""
         if self.is_closed:

@@ -80,6 +80,8 @@ class SegmentReclaimer:
         self.callbacks: dict[int, Callable[[LogStreamId], None]] = {}
         self.is_refused = False
         """The disk had no space for another segment."""
+        self._has_turned_away = False
+        """Whether a record found no room, and none has come since."""
         self._target = log.config.segments_initial
         self._is_filling = self._is_copying = False
         self._asked_lap = self._asked_at = self._asked_count = 0
@@ -125,6 +127,7 @@ class SegmentReclaimer:
     def full(self, *, is_out_of_space: bool) -> LogFull:
         """The error that says why there is no room, and the remedy. It takes microseconds."""
         log, pool, config = self._log, self._log.pool, self._log.config
+        self._has_turned_away = True
         if is_out_of_space:
             return LogFull(
                 f"the disk of {log.directory} has no space left. Free some space; appends then go on again"
@@ -142,6 +145,12 @@ class SegmentReclaimer:
             f"{used}, which is segments_max {config.segments_max}; {held}, which were asked to flush. "
             f"Try again, or raise {log.directory.partition('/')[0]}.wal.segments_max"
         )
+
+    def shortage(self, *, is_out_of_space: bool) -> str:
+        """Why records find no room, with the remedy; empty if there is room, or none was turned away yet."""
+        if not is_out_of_space and self._log.pool.may_roll(is_relief=False):
+            self._has_turned_away = False
+        return str(self.full(is_out_of_space=is_out_of_space)) if self._has_turned_away else ""
 
     def look(self) -> None:
         """See whether free segments run short; if so, ask for flushes, copy, or grow the pool."""

@@ -12,6 +12,7 @@ import msgspec
 from broadsheet.access.exposure import check_exposure
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, after
 from broadsheet.doors.http.exchange import Exchange, Page
+from broadsheet.doors.readiness import Readiness
 from broadsheet.doors.status import State, Status
 from broadsheet.errors import ConfigError
 from broadsheet.observe.metrics import CONTENT_TYPE, Metrics
@@ -61,7 +62,9 @@ class HTTPDoor:
         """
         status, metrics = services.one(Status), services.one(Metrics)
         count_max = min(CONNECTIONS_MAX, max(1, ports.open_files_max // 16))
-        hall = DoorConnections(Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
+        hall = DoorConnections(
+            Pages(status, services.one(Readiness), metrics, ports.time), ports.timers, count_max=count_max
+        )
         identity = services.one(Identity)
         check_exposure(self.name, config.address, is_insecure=identity.is_insecure)
         try:
@@ -78,26 +81,32 @@ class HTTPDoor:
 class PageSource(Protocol):
     """Makes pages."""
 
-    def page(self, path: str) -> Page:
-        """The page at `path`."""
+    def page(self, target: str) -> Page:
+        """The page at `target`, a path with a query or without."""
         ...
 
 
 class Pages:
-    """The pages by path. A costly page is made at most once in `PAGE_AGE_MIN`, whatever is asked."""
+    """The pages by path. A costly page is made at most once in `PAGE_AGE_MIN`, whatever is asked.
 
-    def __init__(self, status: Status, metrics: Metrics, time: Time) -> None:
+    Only `/readyz` looks at the query: with `format=json` its page is an object.
+    """
+
+    def __init__(self, status: Status, readiness: Readiness, metrics: Metrics, time: Time) -> None:
         self._time = time
         self._makers: dict[str, tuple[Callable[[], Page], Duration]] = {
             "/": (lambda: Page(body=_front(status)), PAGE_AGE_MIN),
             "/metrics": (lambda: Page(body=metrics.page(), content_type=CONTENT_TYPE), PAGE_AGE_MIN),
             "/healthz": (lambda: _health(status), Duration(0)),
+            "/readyz": (lambda: _ready(readiness), Duration(0)),
+            "/readyz?format=json": (lambda: _ready_json(readiness), Duration(0)),
         }
         self._made: dict[str, tuple[Instant, Page]] = {}
         """Pages, and until when each is reused."""
 
-    def page(self, path: str) -> Page:
-        """The page at `path`."""
+    def page(self, target: str) -> Page:
+        """The page at `target`, a path with a query or without."""
+        path = target if target in self._makers else target.partition("?")[0]
         maker, age_min = self._makers.get(path, (None, Duration(0)))
         if maker is None:
             return Page(body=b"no such page\n", status=404)
@@ -259,13 +268,29 @@ def _front(status: Status) -> bytes:
     found = status.read()
     doors = "".join(f"  {name}: {address}\n" for name, address in sorted(found.addresses.items()))
     first = f"Broadsheet {found.version}, node {found.node}, {found.state}\n"
-    return f"{first}{doors}see /metrics and /healthz\n".encode()
+    return f"{first}{doors}see /readyz, /metrics and /healthz\n".encode()
 
 
 def _health(status: Status) -> Page:
-    state = status.state
+    """The process answers, and that is all: whether it can serve is `/readyz`'s to say (ADR 0203)."""
+    body = msgspec.json.encode({"state": status.state.value, "node": status.node}) + b"\n"
+    return Page(body=body, content_type="application/json")
+
+
+def _ready(readiness: Readiness) -> Page:
+    found = readiness.look()
+    lines = ["ready" if found.is_ready else "not ready"]
+    if found.state != State.READY.value:
+        lines.append(f"node: it is {found.state}")
+    for name, role in found.roles.items():
+        lines += [f"{name}: {'warning: ' if each.is_warning else ''}{each.text}" for each in role.reasons]
+    return Page(body=("\n".join(lines) + "\n").encode(), status=200 if found.is_ready else 503)
+
+
+def _ready_json(readiness: Readiness) -> Page:
+    found = readiness.look()
     return Page(
-        body=msgspec.json.encode({"state": state.value, "node": status.node}) + b"\n",
+        body=msgspec.json.encode(found) + b"\n",
         content_type="application/json",
-        status=200 if state is State.READY else 503,
+        status=200 if found.is_ready else 503,
     )

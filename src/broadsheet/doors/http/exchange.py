@@ -1,8 +1,8 @@
 """Exchange: one HTTP/1.1 request and its answer, after which the connection is closed.
 
 READING HEAD --blank line--> ANSWERED; READING HEAD --too long, malformed--> ANSWERED with 4xx. Sizes are
-bytes. The exchange reads no bodies, keeps no connection alive, and takes the page of a path from the function
-`answer`. Source: RFC 9112 sections 2-3, 6.3; ADR 0004.
+bytes. The exchange reads no bodies, keeps no connection alive, and takes the page of a target, its query
+included, from the function `answer`. Source: RFC 9112 sections 2-3, 6.3; ADR 0004.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Exchange:
     """Collects one request, and makes its answer."""
 
     def __init__(self, answer: Callable[[str], Page]) -> None:
-        """Begin. `answer` gives the page of a path, and is called when the head is whole."""
+        """Begin. `answer` gives the page of a target, and is called when the head is whole."""
         self._answer = answer
         self._head = bytearray()
         self._is_answered = self._is_head = False
@@ -58,7 +58,7 @@ class Exchange:
         words = line.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].isascii():
             return _error(400, "this is not HTTP/1.1")
-        method, target = words[0], words[1].decode("ascii").partition("?")[0]
+        method, target = words[0], words[1].decode("ascii")
         if method not in (b"GET", b"HEAD"):
             return _error(405, "only GET and HEAD are served here")
         self._is_head = method == b"HEAD"

@@ -147,6 +147,11 @@ class LocalKeyspace:
         return self._store.shown.held_bytes
 
     @property
+    def refusal(self) -> str:
+        """Why transactions are refused now; empty if they are not."""
+        return HEALING if self._is_healing else self._log.shortage
+
+    @property
     def revision(self) -> Revision:
         """The revision of the state that readers see."""
         return self._store.revision

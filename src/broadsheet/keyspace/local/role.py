@@ -30,6 +30,7 @@ from broadsheet.keyspace.local.seal_file import (
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.logs import Logger, Logs
 from broadsheet.runtime.identity import StatusSource
+from broadsheet.runtime.readiness import ReadinessSource, Trouble
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
@@ -42,6 +43,8 @@ GAUGES: Final = {
     "held_bytes": "Key space: bytes of keys and values that it holds in memory, of `keyspace.map_bytes_max`.",
 }
 """The numbers of the role's status that are metrics."""
+MAP_TENTHS_MAX: Final = 9
+"""Above so many tenths of `keyspace.map_bytes_max` the map is told as nearly full."""
 
 
 class KeyspaceRole:
@@ -60,6 +63,8 @@ class KeyspaceRole:
         keyspace = await open_keyspace(scope, ports, config, logger)
         services.offer(Keyspace, keyspace)  # type: ignore[type-abstract]  # Found under its port.
         services.offer(StatusSource, StatusSource(self.name, partial(_status, keyspace), GAUGES))
+        room = config.limits.map_bytes_max * MAP_TENTHS_MAX // 10
+        services.offer(ReadinessSource, ReadinessSource(self.name, partial(_troubles, keyspace, room)))
 
 
 async def open_keyspace(
@@ -185,3 +190,16 @@ def _status(keyspace: LocalKeyspace) -> Mapping[str, str | int | float | bool | 
         "keys": keyspace.key_count,
         "held_bytes": keyspace.held_bytes,
     }
+
+
+def _troubles(keyspace: LocalKeyspace, room: int) -> list[Trouble]:
+    found = []
+    if reason := keyspace.refusal:
+        found.append(Trouble("stopped", reason))
+    if keyspace.held_bytes > room:
+        text = (
+            f"the map holds {keyspace.held_bytes} bytes, more than nine tenths of what it may: delete"
+            " journals, or raise keyspace.limits.map_bytes_max"
+        )
+        found.append(Trouble("map_nearly_full", text, is_warning=True))
+    return found
