@@ -1,4 +1,4 @@
-"""`/readyz` tells whether the node can serve and why not, and its log has each reason once (ADR 0203)."""
+"""`/readyz` tells whether the node can serve and why not, and its log has each reason once (node.12)."""
 
 import asyncio
 import io
@@ -213,7 +213,7 @@ async def test_a_node_whose_fragment_store_is_gone_is_not_ready_until_it_is_back
         assert await node.start(), (tmp_path / "node.log").read_text()
         http = Watched(tmp_path / "data")
         async with asyncio.timeout(SECONDS_MAX):
-            while not (store / ".partial").exists():  # noqa: ASYNC110 - a directory that another process makes.
+            while not (store / ".partial").exists():  # noqa: ASYNC110 - another process makes it.
                 await asyncio.sleep(0.05)
         shutil.copytree(store, away)
         shutil.rmtree(store)
@@ -244,7 +244,10 @@ async def test_a_node_that_lost_its_majority_is_not_ready_until_one_is_there(
 ) -> None:
     """Nobody uses the metastore meanwhile; a killed node and one that does not answer are both no vote."""
     async with asyncio.timeout(SECONDS_MAX):
-        while (running := Running.read(tmp_path / "n1")) is None or "http" not in running.addresses:  # noqa: ASYNC110
+        while True:
+            running = Running.read(tmp_path / "n1")
+            if running is not None and "http" in running.addresses:
+                break
             await asyncio.sleep(0.05)
     http = Watched(tmp_path / "n1")
     await http.says(200)
