@@ -263,6 +263,45 @@ async def test_an_append_that_was_not_begun_when_its_client_was_closed_is_refuse
             await late
 
 
+async def test_many_appends_that_no_node_takes_are_refused_and_hold_no_client_up() -> None:
+    """They waited for a node that was gone, and the client that was closed waited for them: half a minute.
+
+    C2: and at the end of their time they were in doubt, though nothing was ever sent.
+    """
+    async with world() as w, asyncio.timeout(20):
+        async with broadsheet.connect(w.address) as client:
+            await w.server.close()
+            with pytest.raises(Unreachable, match="it could not be sent in"):
+                await client.journals.append_many(NAME, [b"late"], timeout=0.2)
+            left = asyncio.ensure_future(client.journals.append_many(NAME, [b"left"]))
+            await asyncio.sleep(0.1)
+            assert not left.done(), "it dials"
+            begun = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - begun < CLOSED_SECONDS_MAX
+        with pytest.raises(Refused):
+            await left
+
+
+async def test_many_appends_whose_stream_the_node_never_opened_are_refused() -> None:
+    """C2: an opening whose answer was lost left them in doubt, and nothing of them was ever sent."""
+    async with world() as w, asyncio.timeout(20):
+        opening = asyncio.Event()
+
+        async def hang(_call: object, _request: RunRequest) -> RunOpened:
+            opening.set()
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
+
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(hang)
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+            left = asyncio.ensure_future(client.journals.append_many(NAME, [b"left"]))
+            await opening.wait()
+        with pytest.raises(Unreachable, match="nothing is appended"):
+            await left
+
+
 async def test_appends_go_in_runs_that_the_node_takes(tmp_path: Path) -> None:
     """A node with a log of small segments takes runs of 256 KiB: each of these was called too large.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown, Unreachable
 from broadsheet.journal.client_requests import not_sent
 from broadsheet.journal.messages import Commit, RunReply, RunRequest
 from broadsheet.wire.client import Acknowledged, Caller, ClientRunStream
@@ -115,13 +115,16 @@ class Batches:
         answers: list[Acknowledged | BaseException] = []
         frames: Sequence[Sequence[Buffer]] = []
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._callers[called] = True
+        self._callers[called] = False
         try:
             async with asyncio.timeout(within):
                 stream = await self._open()
+                self._callers[called] = True
                 frames = _frames(contents, self._frame_bytes_max)
                 answers = await self._submit_all(stream, frames)
         except TimeoutError:
+            if not self._callers[called]:
+                raise not_sent(self._journal, within) from None
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; some may be appended"
             ) from None
@@ -165,12 +168,15 @@ class Batches:
     async def close(self) -> None:
         """End the stream when nobody waits for an append any more.
 
-        An append whose caller has given up is not waited for: its answer may never come.
+        An append whose caller has given up is not waited for: its answer may never come. Nor is one that
+        connects to a node, which may be gone: it is refused when the connections are closed.
         """
-        if self._stream is None or self._stream.has_ended:
-            await self._stop_sending()  # It is connecting to a node that may be gone.
-        if self._callers:
-            await asyncio.wait(list(self._callers))
+        is_connecting = self._stream is None or self._stream.has_ended
+        if is_connecting:
+            await self._stop_sending()
+        waiting = [each for each, may_be_sent in self._callers.items() if may_be_sent or not is_connecting]
+        if waiting:
+            await asyncio.wait(waiting)
         await self._stop_sending()
         self.end()
 
@@ -188,12 +194,20 @@ class Batches:
             self._drop(self._stream)
 
     async def _open(self) -> ClientRunStream:
+        """The run stream, opened if there is none.
+
+        Raises:
+            Refused: it is not open. An opening whose answer was lost is refused as well: it appends nothing.
+        """
         async with self._opening:
             if self._stream is None or self._stream.has_ended:
                 request = RunRequest(journal=self._journal)
-                opened, self._stream = await self._caller.open_run(
-                    "journal.append_run", request, reply=RunReply
-                )
+                try:
+                    opened, self._stream = await self._caller.open_run(
+                        "journal.append_run", request, reply=RunReply
+                    )
+                except Unknown as error:
+                    raise Unreachable(f"journal {self._journal}: nothing is appended: {error}") from error
                 self._frame_bytes_max = min(FRAME_BYTES_MAX, opened.run_bytes_max)
             return self._stream
 

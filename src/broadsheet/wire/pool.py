@@ -45,7 +45,8 @@ class Pool:
         self._slabs = SlabPool(large_slab_bytes(limits))
         self._connections: dict[str, ClientConnection] = {}
         self._dials: dict[str, asyncio.Future[ClientConnection]] = {}
-        self._is_closed = False
+        self.is_closed = False
+        """Whether nothing is dialled any more."""
         scope.defer(self.close)
 
     async def connection(self, address: str, *, within: Duration | None = None) -> ClientConnection:
@@ -63,7 +64,7 @@ class Pool:
             self._connections[address] = known  # Now the most recently used.
             if known.is_usable:
                 return known
-        if self._is_closed:
+        if self.is_closed:
             raise Unreachable(f"the client is closed: {address} was not called")
         future = self._dials.get(address)
         if future is None:
@@ -80,7 +81,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close every connection; requests that are not answered become `Unknown`. Idempotent."""
-        self._is_closed = True
+        self.is_closed = True
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             await connection.close()

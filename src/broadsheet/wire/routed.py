@@ -187,7 +187,7 @@ class _Attempts:
                 raise error
         elif error.retry is Retry.NEVER:
             self._give_up(error)
-        if self._count >= self._routed.policy.attempts_max:
+        if self._count >= self._routed.policy.attempts_max or self._routed.pool.is_closed:
             self._give_up(error)
         hint = error.hint if isinstance(error, Refused) and error.retry is Retry.ELSEWHERE else ""
         if hint and self._hints < self._routed.policy.hints_max and self.left():
