@@ -19,6 +19,7 @@ from broadsheet.config import Place
 from broadsheet.control.core.value import ACCEPTORS_MAX
 from broadsheet.control.role import MetastoreConfig, MetastoreRole, require_room_for_documents
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
+from broadsheet.doors.log_metrics import LogMetrics
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.readiness import Readiness, ReadinessMetrics
 from broadsheet.doors.status import State, Status, StatusMetrics
@@ -139,6 +140,7 @@ class Node:
         self._metrics.registry.register(StatusMetrics(self.status))
         self._readiness = Readiness(self.status, self.services, ports.time, logs.of("node"))
         self._metrics.registry.register(ReadinessMetrics(self._readiness))
+        self._metrics.registry.register(LogMetrics(self.services))
         self.services.offer(Identity, identity)
         self.services.offer(Logs, logs)
         self.services.offer(Metrics, self._metrics)

@@ -171,7 +171,7 @@ async def test_a_store_that_gives_back_something_else_does_not_make_the_good_cop
         reason = node.broker.status(NAME).reason
         assert "not its own" in reason
         assert STORE_WORDS[0] in reason, "doctor finds it"
-        assert role._status(node.broker, replica.context.log)["unstored"] == 1, (
+        assert role._status(node.broker, replica.context)["unstored"] == 1, (
             "and the metric that asks for doctor counts it"
         )
         assert shelf.asked == 1, "it is not asked without end"

@@ -153,6 +153,11 @@ class MajorityMetastore:
         return accepted is not None and self.acceptor.acceptor in accepted.value.sets.members()
 
     @property
+    def log(self) -> Log:
+        """The role's log."""
+        return self._log
+
+    @property
     def shortage(self) -> str:
         """Why this node's acceptor can promise and accept nothing for want of room; empty if it can."""
         return self._log.shortage

@@ -108,6 +108,7 @@ class MetastoreRole:
                 logger=logger,
             )
             services.offer(StatusSource, StatusSource(self.name, partial(_status, majority), GAUGES))
+            services.offer(Log, majority.log)
             quorum = Quorum(majority, ports.time)
             services.offer(ReadinessSource, ReadinessSource(self.name, quorum.troubles, quorum.probe))
         services.offer(Metastore, metastore)  # type: ignore[type-abstract]  # Found under its port.

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 import msgspec
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broadsheet.access.capability import Capability
@@ -102,16 +102,20 @@ class Status:
             roles=self._roles,
         )
 
-    def gauges(self) -> dict[str, tuple[str, float]]:
-        """What each gauge means and its value, by the metric's name; as old as `read`'s roles."""
-        now = self.read()
-        found: dict[str, tuple[str, float]] = {}
+    def metrics(self) -> list[Metric]:
+        """The numbers of the roles that are metrics; as old as `read`'s roles."""
+        roles = self.read().roles
+        found: list[Metric] = []
         for source in self._services.every(StatusSource):
-            fields = now.roles.get(source.name, {})
-            for field, meaning in source.gauges.items():
-                if isinstance(value := fields.get(field), int | float):
-                    name = source.name if field == source.name else f"{source.name}_{field}"
-                    found[f"broadsheet_{name}"] = meaning, float(value)
+            fields = roles.get(source.name, {})
+            for meanings, family in (
+                (source.gauges, GaugeMetricFamily),
+                (source.counters, CounterMetricFamily),
+            ):
+                for field, meaning in meanings.items():
+                    if isinstance(value := fields.get(field), int | float):
+                        name = source.name if field == source.name else f"{source.name}_{field}"
+                        found.append(family(f"broadsheet_{name}", meaning, value=float(value)))
         return found
 
     def method(self) -> Method:
@@ -138,8 +142,5 @@ class StatusMetrics(Collector):
         self._status = status
 
     def collect(self) -> list[Metric]:
-        """One gauge for each number."""
-        return [
-            GaugeMetricFamily(name, meaning, value=value)
-            for name, (meaning, value) in self._status.gauges().items()
-        ]
+        """One gauge or counter for each number."""
+        return self._status.metrics()

@@ -39,6 +39,9 @@ GAUGES: Final = {
     "journals": "Journals that this node serves.",
     "stopped": "Journals that refuse appends or have damaged content: `broadsheet doctor` says why.",
     "unstored": "Journals whose store takes no fragments, or does not answer: `broadsheet doctor` says why.",
+    "opening": "Journals of this start whose first opening has not ended.",
+    "not_open": "Journals that could not be opened, and are tried again.",
+    "spool_files_open": "Spool files that are open: each takes a descriptor, until it rests.",
     "is_full": "1 if appends are refused because the disk is too full (`journals.used_percent_max`).",
     "log_segments": "Log of the journals: segment files. It makes more of them as it needs them.",
     "log_segments_max": "Log of the journals: segment files at most (`journals.wal.segments_max`).",
@@ -48,6 +51,8 @@ GAUGES: Final = {
     "log_quarantined": "Log of the journals: streams with damaged records that are not mended yet.",
 }
 """The numbers of the role's status that are metrics."""
+COUNTERS: Final = {"store_errors": "Calls that fragment stores did not answer."}
+"""Those that only rise."""
 PROBE_PAUSE: Final = Duration(5 * SECOND)
 """Pause between two probes of the stores: a call may cost money."""
 
@@ -109,7 +114,10 @@ class JournalsRole:
         services.offer(ClosingNotice, ClosingNotice(context.leave))
         for method in Service(broker, config).methods():
             services.offer(Method, method)
-        services.offer(StatusSource, StatusSource(self.name, partial(_status, broker, log), GAUGES))
+        services.offer(
+            StatusSource, StatusSource(self.name, partial(_status, broker, context), GAUGES, COUNTERS)
+        )
+        services.offer(Log, log)
         ready = ReadinessSource(
             self.name, partial(troubles, context, broker), partial(probe_stores, context), PROBE_PAUSE
         )
@@ -177,13 +185,18 @@ def _incarnation_of_keys(keyspace: Keyspace) -> Incarnation | None:
     return decode_epoch(pairs[-1]).members[0].incarnation if pairs else None
 
 
-def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool | None]:
+def _status(broker: Broker, context: Context) -> Mapping[str, str | int | float | bool | None]:
+    log = context.log
     status = log.status()
     return {
         "journals": broker.count,
         "stopped": broker.troubles.stopped_count,
         "unstored": broker.troubles.unstored_count,
+        "opening": broker.troubles.untried_count,
+        "not_open": broker.troubles.unopened_count,
         "is_full": broker.is_full,
+        "spool_files_open": context.spools.open_count,
+        "store_errors": sum(each.error_count for each in context.watched),
         "log_segments": status.segment_count,
         "log_segments_max": log.config.segments_max,
         "log_segments_free": status.segment_free_count,

@@ -37,3 +37,5 @@ class StatusSource(msgspec.Struct, frozen=True):
     """A few fields, quick to make: terms, epochs, counts, bytes, with units in their names."""
     gauges: Mapping[str, str] = {}
     """What the fields mean that are metrics as well. `broadsheet_ROLE_FIELD` is the metric's name."""
+    counters: Mapping[str, str] = {}
+    """The same for fields that only rise: `broadsheet_ROLE_FIELD_total`."""

@@ -75,8 +75,8 @@ class Batch:
 
     __slots__ = (
         "at", "body", "boot", "bytes_max", "copied", "done", "filled", "flags", "frame_at", "frames",
-        "hides_trims", "index", "is_full", "is_sealed", "lap", "limit", "named", "oldest", "payload_bytes",
-        "releases", "row_count", "sequence", "size", "table", "touched", "use",
+        "hides_trims", "index", "is_full", "is_sealed", "lap", "limit", "named", "oldest", "opened_at",
+        "payload_bytes", "releases", "row_count", "sequence", "size", "table", "touched", "use",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class Batch:
         boot: int,
         everyone: Mapping[int, object] | None,
         loss: int = 0,
+        opened_at: int = 0,
     ) -> None:
         """Open the batch `at` bytes into the segment of `use`, which is filled up to `filled`.
 
@@ -100,6 +101,7 @@ class Batch:
             bytes_max: the size above which a batch takes no further frame. The first frame is always taken.
         """
         self.lap, self.use, self.at, self.sequence = lap, use, at, sequence
+        self.opened_at = opened_at
         self.filled = self.limit = filled
         """`filled` is the end up to which relief may write into the segment. `limit` is the same end for
         appends, and 0 while appends are refused."""

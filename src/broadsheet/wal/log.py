@@ -19,7 +19,7 @@ import msgspec
 
 from broadsheet.base.checksum import crc32c, crc32c_of
 from broadsheet.base.marks import hit
-from broadsheet.base.time import in_seconds
+from broadsheet.base.time import Duration, Instant, in_seconds, since
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset, Term
 from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttled, TooLarge, Trimmed
 from broadsheet.ports import NO_SPACE, Disk, Random, Time
@@ -66,6 +66,7 @@ from broadsheet.wal.record import (
 )
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import LATER
+from broadsheet.wal.step_times import Step, StepTimes
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
 from broadsheet.wal.vouching import VouchTimer
 
@@ -175,7 +176,10 @@ class Log:
         self._on_quarantine: dict[int, Callable[[LogStreamId], None]] = {}
         self._chain = self._durable = 0
         self.durable_lap = self._oldest = self._told = self._advertised = 0
-        self._pending_bytes = self._synced_bytes = self._batch_count = self._sync_ns = 0
+        self._pending_bytes = self._sync_ns = 0
+        self.batch_count = self.record_count = self.synced_bytes = 0
+        """What this process has made durable."""
+        self.step_times = {step: StepTimes() for step in Step}
         self._is_asked = self.is_dead = self.is_closed = self._is_out_of_space = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -698,8 +702,8 @@ class Log:
             segment_free_count=len(pool.free),
             lap_oldest=pool.oldest,
             lap_head=pool.head,
-            batch_count=self._batch_count,
-            synced_bytes=self._synced_bytes,
+            batch_count=self.batch_count,
+            synced_bytes=self.synced_bytes,
             pending_bytes=self._pending_bytes,
             sync_ns_last=self._sync_ns,
             pinning=[LogStreamId(stream) for stream in self.pinning()],
@@ -866,6 +870,7 @@ class Log:
             boot=self._boot,
             everyone=self.states if is_full else None,
             loss=self._loss,
+            opened_at=self._time.now(),
         )
         if not self.pool.may_append():
             batch.limit = 0
@@ -1140,6 +1145,8 @@ class Log:
             return False  # Another file failed meanwhile: the process ends, and acknowledges nothing more.
         self._is_out_of_space = False
         self._sync_ns = self._time.now() - begun
+        self.step_times[Step.QUEUE].seen(since(Instant(batch.opened_at), begun))
+        self.step_times[Step.SYNC].seen(Duration(self._sync_ns))
         passed("wal.batch.durable")
         return True
 
@@ -1161,8 +1168,9 @@ class Log:
 
     def _written(self, batch: Batch, encoded: Encoded) -> None:
         """Account for a batch that is durable: unpin, free segments, and acknowledge its records."""
-        self._batch_count += 1
-        self._synced_bytes += encoded.size
+        self.batch_count += 1
+        self.record_count += encoded.frame_count
+        self.synced_bytes += encoded.size
         self._durable, self.durable_lap = position(batch.lap, batch.at + encoded.size), batch.lap
         self._pending_bytes -= batch.payload_bytes
         for gone in batch.releases:
@@ -1174,7 +1182,7 @@ class Log:
         self._advance_oldest()
         self._writing = None
         # The boot batch (the first) needs no voucher: nobody was told that its records are durable.
-        self._witness.written(has_records=encoded.frame_count > 0 and self._batch_count > 1)
+        self._witness.written(has_records=encoded.frame_count > 0 and self.batch_count > 1)
         self._acknowledgements.add(batch.done)
         batch.done = []
 

@@ -147,6 +147,11 @@ class LocalKeyspace:
         return self._store.shown.held_bytes
 
     @property
+    def log(self) -> Log:
+        """The role's log."""
+        return self._log
+
+    @property
     def refusal(self) -> str:
         """Why transactions are refused now; empty if they are not."""
         return HEALING if self._is_healing else self._log.shortage

@@ -63,6 +63,7 @@ class KeyspaceRole:
         keyspace = await open_keyspace(scope, ports, config, logger)
         services.offer(Keyspace, keyspace)  # type: ignore[type-abstract]  # Found under its port.
         services.offer(StatusSource, StatusSource(self.name, partial(_status, keyspace), GAUGES))
+        services.offer(Log, keyspace.log)
         room = config.limits.map_bytes_max * MAP_TENTHS_MAX // 10
         services.offer(ReadinessSource, ReadinessSource(self.name, partial(_troubles, keyspace, room)))
 
