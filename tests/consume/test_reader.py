@@ -150,6 +150,35 @@ async def test_a_batch_that_nobody_took_is_given_again() -> None:
     assert [each.offset async for each in reader] == [each.offset for each in lost]
 
 
+async def test_a_reader_that_was_given_up_reads_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread went on through all of a transaction of gigabytes, for nobody."""
+    begun_far, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(NaiveJournals):
+        async def read(
+            self, _name: str, offset: int, *, end: int | None = None, **options: Any
+        ) -> AsyncGenerator[Chunk]:
+            async for chunk in super().read(_name, offset, end=end, **options):
+                if end is not None:
+                    begun_far.set()
+                    await goes_on.wait()
+                yield chunk
+
+    content = content_of(JSON_LINES, [*((1, n, 1) for n in range(1, 2000)), (1, 2000, 2)])
+    for limit in ("AHEAD_BYTES_MAX", "BLOCK_BYTES"):
+        monkeypatch.setattr(module, limit, 1000)
+    journals = Slow(JSON_LINES, content, step=1000)
+    reading = asyncio.ensure_future(read(journals))
+    await begun_far.wait()
+    before = journals.read_bytes
+    reading.cancel()
+    await asyncio.wait([reading])
+    goes_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+    assert journals.read_bytes <= before + 1000
+
+
 async def test_a_position_passes_what_gives_no_message() -> None:
     """A journal that only has pending messages for hours is not read from its begin after each restart."""
     journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n + 1, 1) for n in range(1000)]))

@@ -11,8 +11,9 @@ Units: byte offsets, seconds. Source: pipelines.2, 5, 19; journals.29.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 import numpy as np
@@ -168,13 +169,17 @@ class MessageReader:
         def near(begin: int, end: int) -> Iterator[bytes]:
             yield ahead[begin - low : end - low]
 
-        read: Read = near if is_near else self._far(asyncio.get_running_loop())
+        is_over = threading.Event()
+        read: Read = near if is_near else self._far(asyncio.get_running_loop(), is_over)
         found = committed(index, frames, content, read, start, bytes_max=REPLAY_BYTES_MAX)
-        while True:
-            rows = _following(found) if is_near else await asyncio.to_thread(_following, found)
-            yield rows
-            if isinstance(rows, ProducerIndex):
-                return
+        try:
+            while True:
+                rows = _following(found) if is_near else await asyncio.to_thread(_following, found)
+                yield rows
+                if isinstance(rows, ProducerIndex):
+                    return
+        finally:
+            is_over.set()
 
     async def _bytes(self, begin: int, end: int) -> bytes:
         return b"".join([chunk.data async for chunk in self._read(begin, end)])
@@ -191,19 +196,20 @@ class MessageReader:
             create_revision=self.position.create_revision,
         )
 
-    def _far(self, loop: asyncio.AbstractEventLoop) -> Read:
-        """Reads bytes from another thread than the loop's."""
+    def _far(self, loop: asyncio.AbstractEventLoop, is_over: threading.Event) -> Read:
+        """Reads bytes from another thread than the loop's, until nobody wants them any more."""
 
         def read(begin: int, end: int) -> Iterator[bytes]:
             chunks = self._read(begin, end)
             try:
-                while True:
+                while not is_over.is_set():
                     chunk = asyncio.run_coroutine_threadsafe(anext(chunks, None), loop).result()
                     if chunk is None:
                         return
                     yield chunk.data
             finally:
-                asyncio.run_coroutine_threadsafe(chunks.aclose(), loop)
+                with suppress(RuntimeError):  # The loop has ended.
+                    asyncio.run_coroutine_threadsafe(chunks.aclose(), loop)
 
         return read
 
