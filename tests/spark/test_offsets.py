@@ -11,6 +11,8 @@ from broadsheet.spark.offsets import (
     alive,
     decoded,
     encoded,
+    ending,
+    equal_tasks,
     limited,
     starting,
     tasks,
@@ -46,6 +48,39 @@ def test_a_batch_has_no_more_groups_than_tasks_though_its_last_span_is_one_byte(
     start, end = {"a/1": Position(0, 1)}, {"a/1": Position(10, 1)}
 
     assert [len(tasks(start, end, {"a/1": [9]}, count)) for count in (1, 2, 3)] == [1, 2, 2]
+
+
+@given(journals, journals, st.integers(1, 12))
+def test_equal_tasks_tile_the_batch_and_differ_by_one_byte(
+    begins: dict[str, int], heads: dict[str, int], count: int
+) -> None:
+    """As many as were asked for, while there is a byte for each."""
+    start = {journal: Position(at, 1) for journal, at in begins.items()}
+    end = {journal: Position(at, 1) for journal, at in heads.items()}
+    wanted = {name: (begins.get(name, 0), at) for name, at in heads.items() if at > begins.get(name, 0)}
+    total = sum(stop - begin for begin, stop in wanted.values())
+
+    groups = equal_tasks(start, end, count)
+    sizes = [sum(span.end - span.begin for span in group) for group in groups]
+    assert len(groups) == min(count, total)
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    spans = [span for group in groups for span in group]
+    for name, (begin, stop) in wanted.items():
+        ours = [span for span in spans if span.journal == name]
+        assert [ours[0].begin, *(span.end for span in ours)] == [*(span.begin for span in ours), stop]
+        assert ours[0].begin == begin
+    assert {span.journal for span in spans} == set(wanted)
+
+
+def test_a_batch_read_ends_where_it_is_told() -> None:
+    """A journal that is left out is read to its end, and no offset is taken that no journal has."""
+    heads = {"a/1": Position(10, 1), "a/2": Position(20, 2)}
+
+    assert ending("Latest", heads) == heads
+    assert ending('{"a/1": 7}', heads) == {"a/1": Position(7, 1), "a/2": Position(20, 2)}
+    for wrong in ("earliest", "[]", '{"x/y": 1}', '{"a/1": -1}', '{"a/1": 11}', '{"a/1": "7"}'):
+        with pytest.raises(ConfigError, match="endingOffsets"):
+            ending(wrong, heads)
 
 
 def test_a_limit_ends_at_an_index_point_where_one_is_inside() -> None:

@@ -296,6 +296,49 @@ def test_a_journal_of_which_every_batch_reads_what_is_before_it_is_told_once(
     assert "its producer index ends at 4800, and `broadsheet journals status plain/k` says why" in told
 
 
+def test_a_batch_reads_between_the_offsets_that_it_is_given(node: Any) -> None:
+    """A day of a journal could be read only from its begin or to its end."""
+    with connect_sync(node.address) as client:
+        for name in ("between/a", "between/b"):
+            client.journals.create(name)
+            client.journals.append(name, b"".join(b'{"x":%d}\n' % x for x in range(5)))
+
+    def read(names: str = "between/a", **options: str) -> list[int]:
+        reader = BatchReader({"address": node.address, "journals": names, **options}, X)
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return sorted(x for batch in found for x in batch.column("x").to_pylist())
+
+    assert read(startingOffsets='{"between/a":8}', endingOffsets='{"between/a":24}') == [1, 2]
+    assert read(endingOffsets='{"between/a":23}') == [0, 1]  # The third message has its last byte there.
+    assert read(startingOffsets='{"between/a":16}', endingOffsets='{"between/a":16}') == []
+    assert read("between/a,between/b", endingOffsets='{"between/a":8}') == [0, 0, 1, 2, 3, 4]
+    for start, end, words in (
+        (24, 16, "startingOffsets is above endingOffsets"),
+        (0, 41, "is above the ends of"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            read(startingOffsets=f'{{"between/a":{start}}}', endingOffsets=f'{{"between/a":{end}}}')
+    with pytest.raises(ConfigError, match=r"endingOffsets is for batch reads.*availableNow"):
+        StreamReader({"address": node.address, "journals": "between/a", "endingOffsets": "{}"}, X)
+
+
+@pytest.mark.parametrize("is_committed", ["true", "false"])
+def test_a_batch_is_cut_into_as_many_tasks_as_are_wanted(node: Any, is_committed: str) -> None:
+    """Costly work on few bytes had one task: index points are 16 MiB apart. No message is lost at a cut."""
+    name, stamper, wall = f"cuts/{is_committed}", Stamper(ProducerId(9)), WallTime(1_700_000_000_000_000_000)
+    with connect_sync(node.address) as client:
+        client.journals.create(name)
+        for x in range(40):
+            client.journals.append(name, stamper.committed(JSON_LINES, b'{"x":%d}' % x, wall))
+
+    for count in (2, 7, 39, 500):
+        options = {"minPartitions": str(count), "tasks": "1", "readCommitted": is_committed}
+        reader = BatchReader({"address": node.address, "journals": name, **options}, X)
+        parts = reader.partitions()
+        found = [x for part in parts for batch in reader.read(part) for x in batch.column("x").to_pylist()]
+        assert (len(parts), found) == (count, [*range(40)])
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -307,6 +350,7 @@ def test_a_journal_of_which_every_batch_reads_what_is_before_it_is_told_once(
         ("path", "some/journal", "'path'.*journals"),
         ("tasks", "many", "option tasks is 'many', not a whole number"),
         ("tasks", "-1", "option tasks is '-1'"),
+        ("minPartitions", "few", "option minPartitions is 'few'"),
         ("maxBytesPerTrigger", "-5", "option maxBytesPerTrigger is '-5'"),
         ("maxBytesPerTrigger", "10m", "option maxBytesPerTrigger is '10m'"),
         ("maxReplayMemory", "1e9", "option maxReplayMemory is '1e9'"),
@@ -327,6 +371,13 @@ def test_a_wrong_option_of_the_source_is_refused_by_name(
     monkeypatch.delenv("BROADSHEET_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match=words):
         StreamReader({"address": "127.0.0.1:1", "journals": "a/b", name: value}, X)
+
+
+@pytest.mark.parametrize("name", ["maxMessagesPerTrigger", "maxOffsetsPerTrigger"])
+def test_a_limit_in_messages_is_refused_with_the_limit_that_there_is(name: str) -> None:
+    """Whoever comes from Kafka looks for it, and the list of options does not say what to take."""
+    with pytest.raises(ConfigError, match=r"ADR 0204.*maxBytesPerTrigger"):
+        StreamReader({"address": "127.0.0.1:1", "journals": "a/b", name: "7"}, X)
 
 
 def test_names_of_options_do_not_differ_by_case() -> None:

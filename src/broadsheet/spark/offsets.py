@@ -8,7 +8,7 @@ read. This module does no IO. Source: pipelines.2-5.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -77,22 +77,58 @@ def starting(option: str, revisions: Mapping[str, int]) -> Positions:
         ConfigError: `option` has another form, names a journal that the query does not read, or has an
             offset below 0.
     """
-    if option == "earliest":
+    if option.strip().lower() == "earliest":
         return {journal: Position(0, revision) for journal, revision in revisions.items()}
+    offsets = _explicit(
+        "startingOffsets",
+        option,
+        revisions,
+        "is neither 'earliest' nor JSON of journal to byte offset. To begin at the present ends, take the "
+        "options from broadsheet.spark.read_stream_options(latest=True), which pins them to byte offsets",
+    )
+    return {journal: Position(offsets.get(journal, 0), revision) for journal, revision in revisions.items()}
+
+
+def ending(option: str, heads: Mapping[str, Position]) -> Positions:
+    """Where a batch read ends.
+
+    Args:
+        option: `latest`, or JSON {journal: byte offset}. A journal that the JSON leaves out is read to its
+            end.
+        heads: the committed end of each journal that the query reads.
+
+    Raises:
+        ConfigError: `option` has another form, names a journal that the query does not read, or has an
+            offset below 0 or above the journal's end.
+    """
+    if option.strip().lower() == "latest":
+        return dict(heads)
+    offsets = _explicit(
+        "endingOffsets", option, heads, "is neither 'latest' nor JSON of journal to byte offset"
+    )
+    if above := [
+        f"{each} ({at}, end {heads[each].offset})" for each, at in offsets.items() if at > heads[each].offset
+    ]:
+        raise ConfigError(f"endingOffsets is above the ends of {above}: give an offset up to each end")
+    return {each: head._replace(offset=offsets.get(each, head.offset)) for each, head in heads.items()}
+
+
+def _explicit(name: str, option: str, journals: Container[str], otherwise: str) -> dict[str, int]:
+    """The offsets that JSON gives.
+
+    Raises:
+        ConfigError: it is no such JSON, names none of `journals`, or has an offset below 0.
+    """
     try:
         offsets = msgspec.json.decode(option, type=dict[str, int])
     except msgspec.MsgspecError as error:
+        raise ConfigError(f"{name} {option!r} {otherwise}") from error
+    if strangers := [each for each, at in offsets.items() if each not in journals or at < 0]:
         raise ConfigError(
-            f"startingOffsets {option!r} is neither 'earliest' nor JSON of journal to byte offset. To begin "
-            "at the present ends, take the options from broadsheet.spark.read_stream_options(latest=True), "
-            "which pins them to byte offsets"
-        ) from error
-    if strangers := [each for each, at in offsets.items() if each not in revisions or at < 0]:
-        raise ConfigError(
-            f"startingOffsets names {strangers}: the query does not read such a journal, or the offset is "
-            "below 0. Name journals that the query reads, with offsets of 0 or more"
+            f"{name} names {strangers}: the query does not read such a journal, or the offset is below 0. "
+            "Name journals that the query reads, with offsets of 0 or more"
         )
-    return {journal: Position(offsets.get(journal, 0), revision) for journal, revision in revisions.items()}
+    return offsets
 
 
 def alive(start: Mapping[str, Position], end: Mapping[str, Position]) -> Positions:
@@ -151,11 +187,17 @@ def tasks(
     Neighbouring spans of one journal in the same group are joined, so a task sees each producer's messages
     in order.
     """
-    pieces: list[Span] = []
-    for journal in sorted(end):
-        begin, stop = _offset(start, journal), end[journal].offset
-        cuts = [begin, *(point for point in points.get(journal, ()) if begin < point < stop), stop]
-        pieces += [Span(journal, low, high) for low, high in pairwise(cuts) if low < high]
+    pieces = [
+        Span(whole.journal, low, high)
+        for whole in _wholes(start, end)
+        for low, high in pairwise(
+            [
+                whole.begin,
+                *(at for at in points.get(whole.journal, ()) if whole.begin < at < whole.end),
+                whole.end,
+            ]
+        )
+    ]
     total = sum(piece.end - piece.begin for piece in pieces)
     groups: list[list[Span]] = []
     filled, share = 0, -(-total // max(1, task_count))
@@ -169,3 +211,33 @@ def tasks(
             group.append(piece)
         filled += piece.end - piece.begin
     return groups
+
+
+def equal_tasks(
+    start: Mapping[str, Position], end: Mapping[str, Position], task_count: int
+) -> list[list[Span]]:
+    """The spans of a batch in exactly `task_count` groups of equal size, cut at any byte.
+
+    A batch of fewer bytes has a group for each byte. A task whose span begins between index points reads from
+    the point below, so finer cuts cost reads (ADR 0070).
+    """
+    wholes = _wholes(start, end)
+    total = sum(whole.end - whole.begin for whole in wholes)
+    count = min(task_count, total)
+    groups: list[list[Span]] = [[] for _ in range(count)]
+    passed = 0  # How many bytes of the batch lie before this journal.
+    for journal, begin, stop in wholes:
+        at = begin
+        while at < stop:
+            group = ((passed + at - begin) * count) // total
+            cut = begin - passed + -(-((group + 1) * total) // count)
+            groups[group].append(Span(journal, at, min(stop, cut)))
+            at = min(stop, cut)
+        passed += stop - begin
+    return groups
+
+
+def _wholes(start: Mapping[str, Position], end: Mapping[str, Position]) -> list[Span]:
+    """What the batch has of each journal, by name, if it has anything."""
+    spans = [Span(journal, _offset(start, journal), end[journal].offset) for journal in sorted(end)]
+    return [span for span in spans if span.begin < span.end]

@@ -6,6 +6,7 @@ pipelines.5.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from broadsheet.errors import ConfigError
 
@@ -15,18 +16,27 @@ BOOLEANS = {"true": True, "false": False}
 class Options:
     """The options of a source or of a sink."""
 
-    def __init__(self, raw: Mapping[str, str], known: Iterable[str], whose: str) -> None:
+    def __init__(
+        self,
+        raw: Mapping[str, str],
+        known: Iterable[str],
+        whose: str,
+        declined: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Check the names of `raw`.
 
         Args:
             known: every name that may be given, spelt as in the documentation.
             whose: `source` or `sink`, for error messages.
+            declined: names that users of other sources know, in lower case, and what to give in their place.
 
         Raises:
             ConfigError: a name is not in `known`.
         """
         self._raw = {name.lower(): value for name, value in raw.items()}
         self._known = {name.lower(): name for name in known}
+        if unlike := [text for name, text in declined.items() if name in self._raw]:
+            raise ConfigError("; ".join(dict.fromkeys(unlike)))
         if strangers := sorted(name for name in self._raw if name not in self._known):
             names = ", ".join(sorted(self._known.values()))
             raise ConfigError(f"options {strangers} are none of the {whose}'s: {names}")

@@ -45,6 +45,8 @@ from broadsheet.spark.offsets import (
     alive,
     decoded,
     encoded,
+    ending,
+    equal_tasks,
     limited,
     refuse_other_mode,
     starting,
@@ -73,9 +75,14 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "of their own, and a field of a message that is named like one of them cannot be read.",
         "startingOffsets": "Where a new query begins: `earliest` (the default), or a JSON object that gives "
         "a byte offset for each journal.",
+        "endingOffsets": "Where a batch read ends: `latest` (the default), or a JSON object that gives a "
+        "byte offset for journals; the others are read to their ends. A message belongs to the span that "
+        "holds its last byte, or that of its acknowledgement. Not for streams.",
         "startingInsideFrame": "What to do if a starting offset is inside a frame: `fail` (the default), or "
         "`next`: begin at the next frame, with a warning.",
-        "maxBytesPerTrigger": "About how many bytes one micro-batch reads; 0 (the default) for all.",
+        "maxBytesPerTrigger": "How many bytes of journals one micro-batch reads at most, and at least one of "
+        "each journal that has new ones; 0 (the default) for all. Messages whose acknowledgement is read "
+        "become rows wherever they lie. There is no limit in messages (ADR 0204).",
         "failOnDataLoss": "What to do if bytes that the query was to read are gone, because a journal was "
         "deleted, or deleted and made again: `true` (the default) ends the query, `false` goes on without "
         "them, counts them, and reads the journal that has the name now from its begin.",
@@ -89,10 +96,21 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "`false`: all messages appear, in the order of the journal. A checkpoint keeps the value that it was "
         "written with.",
         "tasks": "Into how many tasks a batch is cut at most; 0 (the default) for one per core of the "
-        "driver.",
+        "driver. Tasks are cut at index points, which are up to 16 MiB apart.",
+        "minPartitions": "Into how many tasks a batch is cut at least, at any byte if need be; 0 (the "
+        "default) for no such minimum. A task that begins between index points also reads what lies before "
+        "it from the last one on, up to 16 MiB.",
     }
 )
 """The options of the source."""
+_IN_BYTES: Final = (
+    "a batch is limited in bytes and not in messages (ADR 0204): give option maxBytesPerTrigger, the number of "
+    "messages times their mean length"
+)
+DECLINED: Final[Mapping[str, str]] = MappingProxyType(
+    {"maxmessagespertrigger": _IN_BYTES, "maxoffsetspertrigger": _IN_BYTES}
+)
+"""Options that the source does not have on purpose."""
 UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
 """So many bytes behind the last index point of a journal an operator is told."""
 
@@ -109,13 +127,16 @@ class Sources:
     """A query's journals and options: where it starts, its cut into tasks, and the reading of one."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = Options(options, KNOWN, "source")
+        given = Options(options, KNOWN, "source", DECLINED)
         self.target = Target.of(given)
         self.subscription = Subscription.of(given)
         self.losses = Losses(is_fatal=given.flag("failOnDataLoss", default=True))
         self.task_count = given.count("tasks", 0) or os.cpu_count() or 1
+        self.task_count_min = given.count("minPartitions", 0)
         self.bytes_max = given.count("maxBytesPerTrigger", 0)
         self.starting = given.text("startingOffsets", "earliest")
+        self.ending = given.text("endingOffsets", "latest")
+        self.ends_early = self.ending.strip().lower() != "latest"
         self.malformed = Malformed(given.choice("malformed", [each.value for each in Malformed], "fail"))
         self.is_committed = given.flag("readCommitted", default=True)
         self.replay_bytes_max = given.count("maxReplayMemory", REPLAY_BYTES_MAX)
@@ -134,11 +155,25 @@ class Sources:
             meta_column=self.meta_column,
         )
 
-    def start(self) -> Positions:
-        """Where a new query begins in each journal, always at a frame boundary.
+    def batch(self) -> tuple[Positions, Positions]:
+        """Where a batch read begins and ends in each journal.
 
         Raises:
-            ConfigError: a journal of option `journals` does not exist.
+            ConfigError: as `start`, or `endingOffsets` does not fit the journals, or is below
+                `startingOffsets`.
+            LocalProtocolError: as `start`.
+        """
+        end = ending(self.ending, self.heads())
+        return self.start(end if self.ends_early else None), end
+
+    def start(self, end: Positions | None = None) -> Positions:
+        """Where a new query begins in each journal, always at a frame boundary.
+
+        Args:
+            end: where it ends, if it ends.
+
+        Raises:
+            ConfigError: a journal of option `journals` does not exist, or begins above `end`.
             LocalProtocolError: an explicit offset is inside a frame and `startingInsideFrame` is `fail`, or
                 it is above the journal's end.
         """
@@ -146,6 +181,11 @@ class Sources:
         if absent := [name for name in self.subscription.names if name not in infos]:
             raise not_existing(absent)
         positions = starting(self.starting, {name: info.create_revision for name, info in infos.items()})
+        if above := [n for n, at in positions.items() if end and n in end and at.offset > end[n].offset]:
+            raise ConfigError(
+                f"startingOffsets is above endingOffsets for {above}: let each read end where it begins, or "
+                "after that"
+            )
         explicit = [name for name, position in positions.items() if position.offset]
         heads = of_each_that_exists(head, self.target, explicit)
 
@@ -240,6 +280,8 @@ class Sources:
         for name in points:
             self._tell_unindexed(name, _begin(start, name), points[name])
         groups = tasks(start, moved, points, self.task_count)
+        if len(groups) < self.task_count_min:
+            groups = equal_tasks(start, moved, self.task_count_min)
         return [
             SpanPartition(
                 spans,
@@ -310,6 +352,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.sources = Sources(options)
+        if self.sources.ends_early:
+            raise ConfigError(
+                "option endingOffsets is for batch reads: let a stream end with trigger availableNow"
+            )
         self.shape = self.sources.shape(schema)
         self.bounds: Positions | None = None
         self.seen: Positions | None = None
@@ -369,7 +415,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class BatchReader(DataSourceReader):
-    """Reads everything that is committed when Spark plans the batch."""
+    """Reads what is committed when Spark plans the batch, or what `endingOffsets` says of it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.sources = Sources(options)
@@ -377,7 +423,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
-        return self.sources.partitions(self.sources.start(), self.sources.heads())
+        return self.sources.partitions(*self.sources.batch())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
