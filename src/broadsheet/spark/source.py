@@ -104,8 +104,8 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The options of the source."""
 _IN_BYTES: Final = (
-    "a batch is limited in bytes and not in messages (ADR 0204): give option maxBytesPerTrigger, the number of "
-    "messages times their mean length"
+    "a batch is limited in bytes and not in messages (ADR 0204): give option maxBytesPerTrigger, the number "
+    "of messages times their mean length"
 )
 DECLINED: Final[Mapping[str, str]] = MappingProxyType(
     {"maxmessagespertrigger": _IN_BYTES, "maxoffsetspertrigger": _IN_BYTES}
