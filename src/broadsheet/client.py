@@ -108,7 +108,7 @@ class Client:
         )
 
     async def __aenter__(self) -> Self:
-        """Connect.
+        """Connect the client.
 
         Raises:
             Unreachable: the node does not answer. Unauthenticated: it does not accept the token.
@@ -128,7 +128,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the connection. Every append whose call returned is durable."""
+        """Close the client's connection. Every append whose call returned is durable."""
         scope, self._scope = self._scope, None
         if scope is not None:
             if self._journals is not None and kind is None:

@@ -91,7 +91,7 @@ class Blocking(Generic[Inner]):
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         begin: Callable[[Coroutine[Any, Any, Any]], object],
     ) -> None:
-        """Call `inner`.
+        """Call the methods of `inner`, an object of the asynchronous client.
 
         Args:
             wait: the result of a coroutine on the client's loop.
@@ -311,7 +311,7 @@ class SyncClient:
     """A blocking client of a node."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        """Connect.
+        """Connect a blocking client.
 
         Raises:
             Unreachable: the node does not answer. Unauthenticated: it does not accept the token.
@@ -354,7 +354,7 @@ class SyncClient:
         return SyncMessages(made, self._wait, self._begin)
 
     def close(self) -> None:
-        """Close the connection and end the loop's thread. Idempotent.
+        """Close the blocking client's connection and end the thread of its loop. Idempotent.
 
         A call or a read that another thread still waits for raises `Unknown` there.
         """

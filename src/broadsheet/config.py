@@ -47,7 +47,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Setting(NamedTuple):
-    """One value of the tree, and where it came from."""
+    """One value of the configuration, and where it came from."""
 
     name: str
     """Dotted, as in TOML: `journals.inline_bytes_max`."""
@@ -68,7 +68,7 @@ class Loaded(Generic[T]):
         return self._origins.get(name, "default")
 
     def settings(self) -> list[Setting]:
-        """Every value of the tree in its order; secrets are not shown."""
+        """Every value of the configuration in its order; secrets are not shown."""
         found = []
         for name, value in _leaves(self.config, ""):
             last = name.rpartition(".")[2]
@@ -87,7 +87,7 @@ def load(
     environment: Mapping[str, str],
     flags: Mapping[str, object],
 ) -> Loaded[T]:
-    """Fill `tree` from every source.
+    """Fill the configuration `tree` from every source.
 
     Args:
         path: a TOML file; None for none.
@@ -114,7 +114,7 @@ def load(
 
 
 class _Found:
-    """The values of the sources so far, with their origins."""
+    """The values that the sources of the configuration gave so far, with their origins."""
 
     def __init__(self, tree: type[msgspec.Struct]) -> None:
         self.values: dict[str, Any] = {}
@@ -122,7 +122,7 @@ class _Found:
         self._tree = tree
 
     def put(self, name: str, value: object, origin: str) -> None:
-        """Set one value, after making sure that the tree has it."""
+        """Set one value of the configuration, after making sure that the tree has it."""
         kind = self._kind(name, origin)
         if _is_struct(kind):
             raise ConfigError(f"{origin}: {name} is a section, not a value")
@@ -158,7 +158,7 @@ class _Found:
         self.put(name, value, origin)
 
     def explain(self, error: Exception) -> str:
-        """The message of msgspec, with our dotted name and the origin of the value that it complains of.
+        """The message of msgspec, with our dotted name and the origin of the setting that it complains of.
 
         If a section's own check fails, its message names fields: the origin is that of the named fields.
         """
@@ -192,7 +192,7 @@ class _Found:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The table of a TOML file, as it stands there.
+    """The table of a configuration file in TOML, as it stands there.
 
     Raises:
         ConfigError: the file cannot be read, or is not TOML.
@@ -211,7 +211,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def duration_of(value: object, where: str) -> Duration:
-    """The duration that is written as `value`: a number with its unit, as in "30s", or 0.
+    """The duration that a setting writes as `value`: a number with its unit, as in "30s", or 0.
 
     Args:
         where: what was written, for the error.

@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Capability(IntFlag):
-    """Bits of the `cap` claim."""
+    """Bits of a token's `cap` claim."""
 
     NONE = 0
     """No capability: a valid token is enough, and none is needed if authorization is off."""

@@ -11,7 +11,7 @@ from broadsheet.base.time import WallTime
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
-    """The identity of the caller on a connection."""
+    """The identity of a caller, with what its verified token grants."""
 
     capabilities: Capability
     """The capabilities of the caller."""

@@ -45,7 +45,7 @@ _ALGORITHM: Final = "HS256"
 
 
 class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One label of a selector."""
+    """One label of the selector in a token."""
 
     name: str
     value: str = ""
@@ -53,13 +53,13 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Labels; those of one name are alternatives."""
+    """Labels of the selector in a token; those of one name are alternatives."""
 
     labels: tuple[Label, ...] = ()
 
 
 class SelectorClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Gazette's selector, as its JSON.
+    """The claim of a token that is Gazette's selector, as its JSON.
 
     An unknown field is refused here and below: to ignore a misspelt `include` would grant everything.
     """
@@ -69,7 +69,7 @@ class SelectorClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """The claims that we read; others are ignored."""
+    """The claims of a token that we read; others are ignored."""
 
     cap: Bits
     iat: Seconds
@@ -82,12 +82,12 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """The keys of one cluster."""
+    """The keys by which one cluster signs and verifies tokens."""
 
     def __init__(
         self, keys: Sequence[bytes], *, audience: str, lifetime_max: Duration = LIFETIME_MAX
     ) -> None:
-        """Sign with the first of `keys`, verify with any.
+        """Sign tokens with the first of `keys`, verify them with any.
 
         Args:
             audience: the cluster's id, so that a token of another cluster with the same key is refused.
@@ -208,7 +208,7 @@ def key_id(key: bytes) -> str:
 
 
 def parse_keys(text: str) -> list[bytes]:
-    """Keys as a file holds them: base64, separated by white space or commas (Gazette's format).
+    """The token keys as a file holds them: base64, separated by white space or commas (Gazette's format).
 
     Raises:
         ConfigError: one is not base64.
@@ -256,7 +256,7 @@ def _account(claims: Claims) -> str:
 
 
 def _grants(labels: Sequence[Label]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names and the prefixes that `labels` select.
+    """The names and the prefixes that the `labels` of a token's selector select.
 
     A label that we cannot judge refuses the token, never widens it.
     """

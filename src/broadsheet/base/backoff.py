@@ -11,7 +11,7 @@ from broadsheet.base.time import Duration
 
 
 class Uniform(Protocol):
-    """A source of random numbers."""
+    """The source of random numbers for a backoff."""
 
     def random(self) -> float:
         """A number of `[0, 1)`."""
@@ -19,7 +19,7 @@ class Uniform(Protocol):
 
 
 class Backoff:
-    """Pauses in nanoseconds: `pause` is the coming one."""
+    """Pauses between repeated attempts, in nanoseconds: `pause` is the coming one."""
 
     __slots__ = ("_ceiling", "_first", "_longest", "_random", "pause")
 

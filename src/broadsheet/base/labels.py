@@ -62,7 +62,7 @@ class Term(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
-    """What to include and what to exclude; the empty selector takes everything."""
+    """The labels to include and those to exclude; the empty selector takes everything."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
@@ -77,7 +77,7 @@ class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
         return all(found.values())
 
     def __str__(self) -> str:
-        """Its canonical text, which parses to the same selector."""
+        """The selector's canonical text, which parses to the same selector."""
         clauses = [(term.name, True, term) for term in self.include]
         clauses += [(term.name, False, term) for term in self.exclude]
         key = _clause_key
@@ -116,7 +116,7 @@ _CLAUSE = re.compile(
 
 
 def parse_selector(text: str) -> LabelSelector:
-    """The selector that `text` writes.
+    """The label selector that `text` writes.
 
     Clauses are separated by commas: `a`, `!a`, `a=b`, `a==b`, `a!=b`, `a in (b, c)`, `a notin (b, c)`; a
     name may end in `:prefix`.

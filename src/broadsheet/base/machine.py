@@ -13,14 +13,14 @@ from broadsheet.base.time import Instant
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened. Named in the past tense, and never changed afterwards.
+    """Something that happened to a machine. Named in the past tense, and never changed afterwards.
 
     Plain values; one that refers to an object says `gc=True`, or the two may keep each other for ever.
     """
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
-    """Something that the host must now do. Named in the imperative. Plain values, as above."""
+    """Something that a machine's host must now do. Named in the imperative. Plain values, as above."""
 
 
 class Tick(Event, frozen=True):

@@ -20,7 +20,7 @@ M = TypeVar("M", Request, Response)
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):
-    """The reply to a request."""
+    """The wire's reply that carries an acceptor's response."""
 
     response: Response
 
@@ -37,7 +37,7 @@ def without_document(message: M) -> M:
 
 
 def with_document(message: M, document: bytes) -> M:
-    """`message` with `document` in its place."""
+    """The metastore's `message` with `document` in its place."""
     value = _value_of(message)
     if value is None:
         return message
@@ -57,7 +57,7 @@ async def send_document(stream: WireStream, document: bytes) -> None:
 
 
 async def receive_document(stream: WireStream) -> bytes:
-    """All chunks that come, joined.
+    """The metastore's document: all chunks that come, joined.
 
     Raises:
         RemoteProtocolError: the chunks exceed the largest document, or a chunk is empty. Empty chunks could
@@ -66,9 +66,11 @@ async def receive_document(stream: WireStream) -> bytes:
     document = bytearray()
     while (message := await stream.receive()) is not None:
         if not len(message.payload):
-            raise RemoteProtocolError("a chunk of a document has no bytes")
+            raise RemoteProtocolError("a chunk of the metastore's document has no bytes")
         if len(document) + len(message.payload) > DOCUMENT_BYTES_MAX:
-            raise RemoteProtocolError(f"the chunks of a document exceed {DOCUMENT_BYTES_MAX} bytes")
+            raise RemoteProtocolError(
+                f"the chunks of the metastore's document exceed {DOCUMENT_BYTES_MAX} bytes"
+            )
         document += message.payload
     return bytes(document)
 

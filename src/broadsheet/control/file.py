@@ -55,7 +55,7 @@ class FileMetastore:
     async def open(
         cls, disk: Disk, founding: bytes, *, crash: Crash, logger: Logger | None = None
     ) -> "FileMetastore":
-        """Read the file, or write `founding` as version 1 if there is none.
+        """Read the metastore's file, or write `founding` as version 1 if there is none.
 
         A version that was read is written again before it is served. A process that was killed between the
         rename and the sync of the directory leaves a version that only the page cache has.
@@ -82,11 +82,13 @@ class FileMetastore:
             raise TooLarge(text)
         async with self._writing:
             if version != self._current.version:
-                raise UnexpectedVersion(f"expected version {version}, it is {self._current.version}")
+                raise UnexpectedVersion(
+                    f"metastore: expected version {version}, it is {self._current.version}"
+                )
             return await to_the_end(self._replace(Versioned(bytes(document), version + 1)))
 
     async def _replace(self, following: Versioned) -> Versioned:
-        """Write `following` and serve it. The caller makes sure that no cancellation interrupts this."""
+        """Write `following` as the metastore's file, and serve it. No cancellation may interrupt this."""
         try:
             await self._disk.run(lambda: _replace(self._disk, following))
         except OSError as error:
@@ -140,7 +142,7 @@ def _read(disk: Disk) -> Versioned | None:
 
 
 def _write_again(disk: Disk, found: Versioned) -> None:
-    """Make the version that was read durable. On a full disk, write the same bytes in the same place."""
+    """Make the metastore's version that was read durable. On a full disk, write the same bytes in place."""
     try:
         _write(disk, found)
     except OSError as error:
@@ -161,7 +163,7 @@ def _write(disk: Disk, versioned: Versioned) -> None:
 
 
 def _replace(disk: Disk, versioned: Versioned) -> None:
-    """Write and sync the second file, and rename it over the first, which is unchanged if this raises."""
+    """Write and sync the metastore's second file, and rename it over the first, unchanged if this raises."""
     disk.make_dir(DIRECTORY)
     body = msgspec.msgpack.encode(_Content(FORMAT, versioned.version, versioned.document))
     file = disk.open(f"{NAME}.new", create=True)

@@ -210,7 +210,9 @@ class MajorityMetastore:
         if added.node != self.node:
             where = address or self._address(added.node)
             if not where:
-                raise InvalidArgument(f"the address of {added.node} is not known: give it with the command")
+                raise InvalidArgument(
+                    f"the address of acceptor {added.node} is not known: give it with the command"
+                )
             try:
                 held = await self._carry(where, Read(self.node, (self.proposer.nonce, 0), NO_BALLOT))
             except BroadsheetError as error:
@@ -260,14 +262,16 @@ class MajorityMetastore:
         raise AlreadyExists(f"{self.node} knows of a cluster at version {known.value.version}")
 
     async def close(self) -> None:
-        """Answer all waiting callers with Unknown. Idempotent."""
+        """Answer all callers that wait for the metastore with Unknown. Idempotent."""
         self._is_closed = True
         self.acceptor_host.close()
         self.proposer_host.close()
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(
-                    Unknown("the node stopped before the outcome was known: read the document and compare")
+                    Unknown(
+                        "the metastore stopped before the outcome was known: read its document and compare"
+                    )
                 )
         self._waiters.clear()
 
@@ -276,7 +280,7 @@ class MajorityMetastore:
 
     async def _do(self, make: Callable[[RequestId], OperationRequest]) -> Answer:
         if self._is_closed:
-            raise Unknown("the node is stopping")
+            raise Unknown("the metastore of this node is stopping")
         self._count += 1
         request = RequestId(self._count)
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """The document at one version."""
+    """The metastore's document at one version."""
 
     document: bytes
     version: int
@@ -28,7 +28,7 @@ class Metastore(Protocol):
         ...
 
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
-        """Make `document` the next version, if `version` is the latest.
+        """Make `document` the metastore's next version, if `version` is the latest.
 
         Raises:
             UnexpectedVersion: `version` is not the latest: read again and decide. Nothing changed.

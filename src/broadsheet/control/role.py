@@ -71,7 +71,7 @@ class MetastoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class MetastoreRole:
-    """The metastore."""
+    """The role that gives a node its metastore."""
 
     name = "metastore"
 
@@ -202,14 +202,14 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
 
 
 class _Token:
-    """The token for peers. The file is read at each dial, so that the token can be renewed at any time."""
+    """The metastore's token for peers. Its file is read at each dial, so it can be renewed at any time."""
 
     def __init__(self, path: str, logger: Logger | None) -> None:
         self._path, self._logger = path, logger
         self._trouble = ""
 
     def __call__(self) -> str:
-        """The token; empty if no file is configured.
+        """The token for the metastore's peers; empty if no file is configured.
 
         Raises:
             ConfigError: the file is missing or not ASCII. The dial fails; the next one reads the file again.

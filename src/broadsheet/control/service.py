@@ -37,13 +37,13 @@ NUMBERS: Final = {
 
 
 class VersionReply(msgspec.Struct, frozen=True):
-    """A version of the document."""
+    """A version of the metastore's document."""
 
     version: int
 
 
 class CompareAndSetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A compare-and-set on `version`. The new document follows in chunks."""
+    """A compare-and-set on the metastore's `version`. The new document follows in chunks."""
 
     version: Count
 
@@ -77,13 +77,13 @@ class ReplaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetastoreService:
-    """The handlers of one node."""
+    """The handlers of the metastore's methods at one node."""
 
     def __init__(self, node: NodeId, metastore: Metastore) -> None:
         self._node, self._metastore = node, metastore
 
     def methods(self) -> list[Method]:
-        """Every row."""
+        """Every row of the metastore's methods."""
         rows = [
             self._row("metastore.read", Empty, self._read, Capability.ADMIN),
             self._row(
@@ -162,7 +162,7 @@ class MetastoreService:
 
 
 async def majority_status(node: NodeId, metastore: MajorityMetastore) -> StatusReply:
-    """The status by the latest value; if no majority answers, by what this node knows."""
+    """The metastore's status by the latest value; if no majority answers, by what this node knows."""
     own = metastore.acceptor.acceptor
     ballot = metastore.acceptor.memory.promised.counter
     try:

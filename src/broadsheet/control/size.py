@@ -9,7 +9,7 @@ from broadsheet.observe.logs import Logger
 
 
 class SizeWarning:
-    """The warning of one provider."""
+    """The warning of one metastore that its document is large."""
 
     def __init__(self, logger: Logger | None) -> None:
         """Warn on `logger`; None, as in a simulation, for no warning."""

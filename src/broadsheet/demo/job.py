@@ -22,7 +22,7 @@ BY_CARRIER: Final = "flights/carrier/"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The arguments of the job."""
+    """The arguments of the demo's Spark job."""
 
     address: str
     checkpoint: str
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def routed(raw: "DataFrame") -> "DataFrame":
-    """Turn each row into the columns journal and value."""
+    """Turn each row of flights into the columns journal and value."""
     from pyspark.sql import functions as f
 
     def known(name: str) -> "Column":

@@ -34,7 +34,7 @@ BROKEN_EACH: Final = 3
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The work of one producer."""
+    """The work of one of the demo's producers."""
 
     address: str
     number: int
@@ -53,7 +53,7 @@ def source_journal(number: int) -> str:
 
 
 def started(address: str, row_count: int | None) -> tuple[list[BaseProcess], Any]:
-    """Start the producers. Returns their processes, and a shared array that counts acknowledged rows."""
+    """Start the demo's producers. Returns processes, and a shared array that counts acknowledged rows."""
     context = multiprocessing.get_context("spawn")
     counts = context.Array("q", PRODUCERS)
     processes: list[BaseProcess] = []
@@ -66,7 +66,7 @@ def started(address: str, row_count: int | None) -> tuple[list[BaseProcess], Any
 
 
 def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared array has no public type.
-    """Append one producer's messages."""
+    """Append the messages of one of the demo's producers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # On Ctrl-C the demo's own process ends this one.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     part = msgspec.json.decode(encoded, type=Part)
@@ -89,7 +89,7 @@ def _end_with_parent() -> None:
 
 
 def batches(part: Part, stamper: Stamper) -> Iterator[tuple[int, bytes]]:
-    """Framed messages in pieces of about `APPEND_BYTES`, each with the number of flights in it."""
+    """Framed messages of flights in pieces of about `APPEND_BYTES`, each with the number of flights in it."""
     waiting, waiting_bytes, row_count = [broken(stamper, number) for number in range(BROKEN_EACH)], 0, 0
     for number, row in enumerate(flights(part.row_count)):
         if number % PRODUCERS != part.number:

@@ -21,7 +21,7 @@ from broadsheet.spark.read import Shape, read_span
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One carrier of the table."""
+    """One carrier's line in the table that proves the demo."""
 
     carrier: str
     expected: Totals

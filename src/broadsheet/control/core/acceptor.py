@@ -39,19 +39,19 @@ PENDING_MAX: Final = 256
 
 
 class Persisted(Event, frozen=True):
-    """Every record through `token` is durable."""
+    """Every record of the acceptor through `token` is durable."""
 
     token: Token
 
 
 class PersistRefused(Event, frozen=True):
-    """The log had no room for the record of `token`: neither it nor any later record was written."""
+    """The log had no room for the acceptor's record `token`: neither it nor any later one was written."""
 
     token: Token
 
 
 class FlushAsked(Event, frozen=True):
-    """This stream pins old segments of the log: write a whole record, so that older ones can be trimmed."""
+    """The acceptor's stream pins old log segments: write a whole record, so that older ones can go."""
 
 
 class Persist(Effect, frozen=True):
@@ -72,13 +72,13 @@ class Send(Effect, frozen=True):
 
 
 class TrimLog(Effect, frozen=True):
-    """Trim records below `below`: they are needed no longer."""
+    """Trim the acceptor's records below `below`: they are needed no longer."""
 
     below: Offset
 
 
 class Promise(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """A record: a greater ballot was promised."""
+    """A record of the acceptor: it promised a greater ballot."""
 
     promised: Ballot
 
@@ -123,7 +123,7 @@ def remembered(payloads: Iterable[bytes]) -> Memory | None:
 
 
 class _Pending:
-    """A record that is not durable yet: the memory before it, and the answers that wait for it."""
+    """An acceptor's record that is not durable yet: the memory before it, and the answers that wait."""
 
     __slots__ = ("answers", "before", "is_whole", "offset", "token")
 
@@ -152,7 +152,7 @@ class AcceptorMachine:
         return self.memory.acceptor
 
     def step(self, event: AcceptorEvent | Tick, now: Instant) -> list[AcceptorEffect]:
-        """Apply one event; return what the host must now do, in order.
+        """Apply one event to the acceptor; return what the host must now do, in order.
 
         Raises:
             RemoteProtocolError: a ballot came with two values. Nothing changed.
@@ -166,7 +166,7 @@ class AcceptorMachine:
         return None
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the acceptor's invariants."""
         memory = self.memory
         assert memory.accepted is None or memory.accepted.ballot <= memory.promised, "accepting promises"
         assert self._waiting_count == sum(len(p.answers) for p in self._pending), "each answer waits once"
@@ -238,7 +238,7 @@ class AcceptorMachine:
         return self._remember(self.memory, is_whole=True)
 
     def _refusal(self, event: Prepare | Accept, *, is_accept: bool) -> Why | None:
-        """Why the request is refused; None if it is granted (control.6)."""
+        """Why the acceptor refuses the request; None if it grants it (control.6)."""
         accepted = self.memory.accepted
         if event.acceptor != self.acceptor:
             return Why.STRANGER

@@ -18,14 +18,14 @@ FORMAT: Final = 1
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """A replica: a node and its incarnation."""
+    """A replica in the metastore's document: a node and its incarnation."""
 
     node: NodeId
     incarnation: Incarnation
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
-    """A node of the cluster."""
+    """A node of the cluster, in the metastore's document."""
 
     id: NodeId
     incarnation: Incarnation
@@ -35,7 +35,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A key range, and the members that replicate it."""
+    """A shard in the metastore's document: a key range, and the members that replicate it."""
 
     id: int
     namespace: str
@@ -55,7 +55,7 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True):
-    """A chain of storage units."""
+    """A chain of storage units, in the metastore's document."""
 
     name: str
     mode: str
@@ -66,7 +66,7 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Document(msgspec.Struct, frozen=True, array_like=True):
-    """The whole document."""
+    """The whole document of the metastore."""
 
     cluster: ClusterId
     nodes: tuple[Node, ...] = ()
@@ -80,7 +80,7 @@ _decoder = msgspec.msgpack.Decoder(Document)
 
 
 def encoded(document: Document) -> bytes:
-    """The bytes of `document`.
+    """The bytes of the metastore's `document`.
 
     Raises:
         TooLarge: above 8 MiB.
@@ -92,7 +92,7 @@ def encoded(document: Document) -> bytes:
 
 
 def decoded(content: bytes) -> Document:
-    """The document in `content`.
+    """The metastore's document in `content`.
 
     Raises:
         Corrupt: the content cannot be read, or is of another format.
@@ -102,5 +102,5 @@ def decoded(content: bytes) -> Document:
     except msgspec.MsgspecError as error:
         raise Corrupt(f"the metastore's document of {len(content)} bytes cannot be read: {error}") from error
     if document.format != FORMAT:
-        raise Corrupt(f"the document has format {document.format}, this version reads {FORMAT}")
+        raise Corrupt(f"the metastore's document has format {document.format}, this version reads {FORMAT}")
     return document

@@ -13,7 +13,7 @@ from broadsheet.control.core.value import Accepted, Acceptor, AcceptorSets, Ball
 
 
 class Prepare(Event, frozen=True, array_like=True, tag=1):
-    """Ask for a promise of `ballot`, and for the accepted value. Empty `sets` ask to join a founding."""
+    """Ask an acceptor to promise `ballot` and to tell its value. Empty `sets` ask to join a founding."""
 
     sender: NodeId
     ballot: Ballot
@@ -25,7 +25,7 @@ class Prepare(Event, frozen=True, array_like=True, tag=1):
 
 
 class Accept(Event, frozen=True, array_like=True, tag=2):
-    """Ask to accept `value` under `ballot`. Also repeats an accepted value to a new member that has none."""
+    """Ask an acceptor to accept `value` of `ballot`. Also repeats a value to a new member that has none."""
 
     sender: NodeId
     ballot: Ballot
@@ -36,7 +36,7 @@ class Accept(Event, frozen=True, array_like=True, tag=2):
 
 
 class Read(Event, frozen=True, array_like=True, tag=3):
-    """Ask for the accepted value, without a promise."""
+    """Ask an acceptor for its accepted value, without a promise."""
 
     sender: NodeId
     round: tuple[Count, Count]
@@ -92,7 +92,7 @@ class Why(IntEnum):
 
 
 class Rejected(Event, frozen=True, array_like=True, tag=7):
-    """The request with `ballot` was refused, and changed nothing."""
+    """The acceptor refused the request with `ballot`, and changed nothing."""
 
     acceptor: Acceptor
     ballot: Ballot

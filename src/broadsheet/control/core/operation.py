@@ -25,13 +25,13 @@ from broadsheet.errors import Status
 
 
 class ReadRequest(Event, frozen=True):
-    """A client wants the latest value."""
+    """A client wants the metastore's latest value."""
 
     request: RequestId
 
 
 class ChangeRequest(Event, frozen=True):
-    """A client wants to write `document` if the version is `expected`."""
+    """A client wants to write the metastore's `document` if the version is `expected`."""
 
     request: RequestId
     expected: int
@@ -40,7 +40,7 @@ class ChangeRequest(Event, frozen=True):
 
 
 class ReplaceRequest(Event, frozen=True):
-    """An operator wants to replace `removed` by `added`. Either may be None, for only adding or removing."""
+    """An operator wants to replace acceptor `removed` by `added`. Either may be None: only add or remove."""
 
     request: RequestId
     removed: Acceptor | None
@@ -54,7 +54,7 @@ OperationRequest = ReadRequest | ChangeRequest | ReplaceRequest
 
 
 class Answer(Effect, frozen=True):
-    """Answer a request. With OK it carries the new version or, for a read, the value."""
+    """Answer a request to the metastore. With OK it carries the new version or, for a read, the value."""
 
     request: RequestId
     status: Status
@@ -64,7 +64,7 @@ class Answer(Effect, frozen=True):
 
 
 class Propose(msgspec.Struct, frozen=True, gc=False):
-    """The next step is to propose `value`."""
+    """The next step of an operation is to propose `value` to the acceptors."""
 
     value: Value
 
@@ -110,12 +110,14 @@ def _change(operation: ChangeRequest, value: Value, *, is_chosen: bool, was_prop
             "read the document and compare"
         )
         return Answer(operation.request, Status.UNKNOWN, value.version, message=text)
-    text = f"expected version {operation.expected}, it is {value.version}: read it again and decide"
+    text = (
+        f"metastore: expected version {operation.expected}, it is {value.version}: read it again and decide"
+    )
     return Answer(operation.request, Status.UNEXPECTED_VERSION, value.version, message=text)
 
 
 def _replace(operation: ReplaceRequest, value: Value, *, is_chosen: bool) -> Step:
-    """Replace by two writes, each on a chosen value: first both sets, then only the new one (control.6)."""
+    """Replace an acceptor by two writes on chosen values: both sets, then only the new one (control.6)."""
     if not is_chosen:
         return None
     sets, attempt = value.sets, operation.attempt

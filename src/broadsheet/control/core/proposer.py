@@ -88,7 +88,7 @@ class ProposerMachine:
         founding: Founding | None = None,
         attempts_kept: int = ATTEMPTS_KEPT,
     ) -> None:
-        """Begin with nothing known.
+        """Begin a proposer that knows no value yet.
 
         Args:
             nonce: new in each boot, below 2**62.
@@ -132,7 +132,7 @@ class ProposerMachine:
         return min(wakes, default=None)
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the proposer's invariants."""
         assert (self.state is State.IDLE) == (not self._queue), "it is idle exactly while nothing is queued"
         assert self.ballot.counter <= self._top, "it has seen its own ballot"
         if self.state in (State.PREPARING, State.ACCEPTING):
@@ -176,7 +176,7 @@ class ProposerMachine:
     def _expired(self, operation: Queued) -> Answer:
         request = operation.request.request
         if operation.was_proposed:
-            text = "time ran out before the outcome was known: read the document and compare"
+            text = "time ran out before the metastore's outcome was known: read the document and compare"
             return Answer(request, Status.UNKNOWN, message=text)
         text = "no majority of the metastore's acceptors answered in time: nothing was changed"
         return Answer(request, Status.INSUFFICIENT_REPLICAS, message=text)
@@ -184,7 +184,7 @@ class ProposerMachine:
     # Rounds.
 
     def _begin(self, now: Instant, *, is_retry: bool = False) -> list[ProposerEffect]:
-        """Start the first operation of the queue, or become idle."""
+        """Start the first operation of the proposer's queue, or become idle."""
         self._become(State.IDLE)
         if not self._queue:
             return []
@@ -233,7 +233,7 @@ class ProposerMachine:
         return []
 
     def _ask(self, now: Instant) -> list[ProposerEffect]:
-        """Send the round's request to all that have not answered it, and set the time of its repetition."""
+        """Send the round's request to acceptors that have not answered it, and set when it is repeated."""
         self._wake = after(now, self._patience.wait())
         known = NO_BALLOT if self.known is None else self.known.ballot
         if self.state is State.READING:
@@ -370,7 +370,7 @@ class ProposerMachine:
         self._top = max(self._top, min(ballot.counter, self._top + LEAP_MAX))
 
     def _learn(self, accepted: Accepted) -> bool:
-        """Take `accepted` if it is newer than what is known, and at most a leap ahead; whether so."""
+        """Take the value `accepted` if newer than the proposer's, and at most a leap ahead; whether so."""
         self._saw(accepted.ballot)
         if accepted.ballot.counter > self._top:
             return False  # `_saw` has raised our counter: a repetition of the round will be close enough.
@@ -405,7 +405,7 @@ class ProposerMachine:
         return Send(event.acceptor.node, prepare)
 
     def _decide(self, now: Instant) -> list[ProposerEffect]:
-        """Take the next step of the first operation; a quorum has told the latest value."""
+        """Take the next step of the proposer's first operation; a quorum has told the latest value."""
         assert self.known is not None, "a quorum told the latest value"
         value, is_chosen = self.known.value, self.chosen == self.known.ballot
         effects: list[ProposerEffect] = []

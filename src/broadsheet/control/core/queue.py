@@ -13,7 +13,7 @@ from broadsheet.control.core.operation import OperationRequest
 
 
 class Queued:
-    """A request with its deadline, and whether it is covered and was proposed."""
+    """A proposer's request with its deadline, and whether it is covered and was proposed."""
 
     __slots__ = ("deadline", "is_covered", "request", "was_proposed")
 
@@ -24,7 +24,7 @@ class Queued:
 
 
 class Queue:
-    """Operations in order of arrival."""
+    """The operations that a proposer has not answered, in order of arrival."""
 
     def __init__(self) -> None:
         self._operations: deque[Queued] = deque()

@@ -27,19 +27,19 @@ class ProposerConfig(msgspec.Struct, frozen=True):
     """Operations that may wait."""
 
     def __post_init__(self) -> None:
-        """Check the bounds of the fields and the relations between them."""
+        """Check the bounds of a proposer's times and limits, and the relations between them."""
         if not 0 < self.backoff_min <= self.backoff_max < self.operation_timeout:
             raise ValueError(
-                "0 < backoff_min <= backoff_max < operation_timeout does not hold: "
+                "metastore.proposer: 0 < backoff_min <= backoff_max < operation_timeout does not hold: "
                 f"{self.backoff_min}, {self.backoff_max}, {self.operation_timeout} ns"
             )
         if not 0 < self.resend_after < self.operation_timeout:
             raise ValueError(
-                "0 < resend_after < operation_timeout does not hold: "
+                "metastore.proposer: 0 < resend_after < operation_timeout does not hold: "
                 f"{self.resend_after}, {self.operation_timeout} ns"
             )
         if self.queue_max < 1:
-            raise ValueError(f"queue_max must be at least 1, not {self.queue_max}")
+            raise ValueError(f"metastore.proposer.queue_max must be at least 1, not {self.queue_max}")
 
 
 class Founding(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ def oversize(document: bytes) -> str:
     """Why a document of this size is refused; empty if it is not (control.1)."""
     if len(document) <= DOCUMENT_BYTES_MAX:
         return ""
-    return f"the document has {len(document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)"
+    return f"the metastore's document has {len(document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)"
 
 
 class Ballot(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
@@ -93,14 +93,14 @@ class AcceptorSets(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A write that took effect, and the version that it made."""
+    """A write to the metastore that took effect, and the version that it made."""
 
     attempt: AttemptId
     version: Count
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The whole content of the register."""
+    """The whole content of the metastore's register."""
 
     version: Count
     sets: AcceptorSets
