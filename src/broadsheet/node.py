@@ -69,7 +69,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """json, console, or auto: console on a terminal."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse settings of a node that cannot work."""
         if not self.data_dir:
             raise ValueError("node.data_dir is empty: name a directory")
         if self.log_level.upper() not in Level.__members__:
@@ -101,7 +101,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http: HTTPConfig = HTTPConfig()
 
     def __post_init__(self) -> None:
-        """Check the relations between sections."""
+        """Check the relations between the sections of a node's settings."""
         if self.node.peers:
             require_room_for_documents(self.metastore.wal)
         if self.journals.inline_bytes_max < INLINE_BYTES_MAX:

@@ -80,7 +80,7 @@ class Random(Protocol):
 
 
 class File(Protocol):
-    """An open file. All but `persist` and `flush` block: on the loop only at start-up or below 1 ms.
+    """A port: an open file. All but `persist` and `flush` block: on the loop only at start-up or below 1 ms.
 
     Raises:
         OSError: of any method; `errno` says which. After a failed write or sync the bytes written since the
@@ -166,10 +166,10 @@ class DiskLock(Protocol):
 
 
 class Disk(Protocol):
-    """One directory tree. Blocking, but for `run`."""
+    """A port: one directory tree. Blocking, but for `run`."""
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
-        """Open for reading and writing.
+        """Open a file of the disk for reading and writing.
 
         A created file survives a crash only after `sync_dir` of its directory.
 
@@ -301,7 +301,7 @@ class ByteProtocol(Protocol):
 
 
 class Listener(Protocol):
-    """A bound address."""
+    """The port of an address that is bound for connections."""
 
     @property
     def address(self) -> str:
@@ -334,7 +334,7 @@ class Network(Protocol):
 
 
 class ObjectInfo(Protocol):
-    """An entry of a listing."""
+    """An entry of an object store's listing."""
 
     @property
     def name(self) -> str:
@@ -356,7 +356,7 @@ class ObjectStore(Protocol):
     """Immutable named objects: a local directory, S3, GCS, Azure, or our own files."""
 
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
-        """Store `body` durably under `name`, whole or not at all.
+        """Store `body` durably as the object `name`, whole or not at all.
 
         Args:
             body: pieces, made as they are asked for, perhaps in a thread, and as often as is needed.

@@ -15,7 +15,7 @@ from broadsheet.keyspace.core.transaction import Compare, KeyValue, Operation, O
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one transaction did to one key."""
+    """What one transaction of the key space did to one key."""
 
     key: str
     now: KeyValue | None
@@ -23,7 +23,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """One step of a watcher's mirror: the watcher must apply all of it at once."""
+    """One step of a watcher's mirror of the key space: the watcher must apply all of it at once."""
 
     revision: Revision
     """The revision of the mirror after this update is applied."""

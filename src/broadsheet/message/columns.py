@@ -50,7 +50,7 @@ class Frames(NamedTuple):
     has_data: Bool
 
     def take(self, rows: Int | Bool) -> "Frames":
-        """The frames at `rows`."""
+        """The frames at `rows`, as columns."""
         return Frames(
             self.begin[rows],
             self.end[rows],
@@ -74,7 +74,7 @@ class Frames(NamedTuple):
 
 
 def frames_of(framing: Framing, content: bytes | memoryview, base: int) -> Frames:
-    """The whole frames of `content`, whose first byte is at offset `base`. A partial last frame is left out.
+    """The whole frames of `content` as columns, its first byte at `base`. A partial last frame is left out.
 
     Raises:
         Corrupt: `FRAME_BYTES_MAX` bytes follow each other without the end of a frame.

@@ -65,7 +65,7 @@ FIXED: Final = Framing(kind=Kind.FIXED)
 
 
 class Frame(NamedTuple):
-    """One message of a journal."""
+    """One message of a journal in its frame."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -76,7 +76,7 @@ class Frame(NamedTuple):
 
 
 def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
-    """One frame of a message.
+    """The frame of one message of a journal.
 
     Args:
         body: a JSON object for JSON lines, any bytes for fixed frames; empty for an acknowledgement.
@@ -138,7 +138,7 @@ def line_id(framing: Framing, line: bytes) -> MessageId:
 
 @lru_cache(maxsize=16)
 def _decoder_of(field: str) -> msgspec.json.Decoder[Any]:
-    """Decodes the text at `field`, and passes over all else.
+    """Decodes the text at `field` of a JSON line, and passes over all else.
 
     To make values of all of a line of 16 MiB would hold every thread for seconds, and take a GiB.
     """
@@ -149,7 +149,7 @@ def _decoder_of(field: str) -> msgspec.json.Decoder[Any]:
 
 
 def scan(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[Frame]:
-    """The whole frames of `content`, whose first byte is at offset `base`. A partial last frame is left out.
+    """The whole frames of `content` one by one, its first byte at `base`. A partial last frame is left out.
 
     Raises:
         Corrupt: `FRAME_BYTES_MAX` bytes follow each other without the end of a frame. All frames before them

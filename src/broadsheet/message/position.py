@@ -25,7 +25,7 @@ class Position(NamedTuple):
 
 
 class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A position as it is kept in a text."""
+    """A reader's position as it is kept in a text."""
 
     offset: int
     create_revision: int

@@ -85,7 +85,7 @@ def pruned(index: ProducerIndex) -> ProducerIndex:
 
 
 def behind_hole(index: ProducerIndex, offset: ByteOffset) -> ProducerIndex:
-    """The index at `offset`, after an operator accepted that the bytes from `index.offset` to it are lost.
+    """The producer index at `offset`, after an operator accepted the loss of the bytes before it.
 
     A producer's acknowledged clock is kept, so its old messages stay duplicates. A producer with an open
     span gets a tombstone: some of the span's messages may be lost, so its acknowledgement raises
@@ -129,7 +129,7 @@ def ticks(duration: Duration) -> int:
 
 
 def refuse_forgotten(index: ProducerIndex, producer: ProducerId, clock: Clock, offset: int) -> None:
-    """Refuse an acknowledgement of a span that was given up.
+    """Refuse a producer's acknowledgement of a span that was given up.
 
     Raises:
         SpanForgotten: the producer has a tombstone, and the acknowledgement might commit messages. One that

@@ -74,7 +74,7 @@ def committed(
 
 
 class _Block:
-    """A block of a journal's frames."""
+    """A block of a journal's frames, whose acknowledgements commit messages that lie before it."""
 
     def __init__(self, index: ProducerIndex, frames: Frames, content: bytes, read: Read) -> None:
         self.index, self.frames, self.content, self.read = index, frames, content, read
@@ -162,7 +162,7 @@ def _taken(content: bytes, frames: Frames, base: int) -> bytes:
 
 
 def _groups(wanted: Wanted, sizes: Mapping[ProducerId, int], bytes_max: int) -> Iterator[tuple[Wanted, int]]:
-    """The wanted producers in groups of at most `bytes_max`, in the order of their acknowledgements.
+    """The producers to replay, in groups of at most `bytes_max`, in the order of their acknowledgements.
 
     Each group comes with its size in bytes. A group above the limit has a single producer.
     """

@@ -140,7 +140,7 @@ def _outside_commits(  # noqa: PLR0917 - parallel columns of one table.
 
 
 def _ranks(clock: Clocks, run_count: int) -> Int:
-    """Numbers from 1 in the order of the clocks, small enough for 64 bits to hold a run's number as well."""
+    """Ranks of messages: numbers from 1 by their clocks, small enough for 64 bits with a run's number."""
     if not len(clock):
         return np.empty(0, np.int64)
     least = np.min(clock)
@@ -218,7 +218,7 @@ def _is_first_of_group(runs: _Runs, run: int) -> bool:
 
 
 class Replay(NamedTuple):
-    """An open span that is committed."""
+    """An open span of a producer's messages that is committed."""
 
     begin: ByteOffset
     """Of its first message."""
@@ -250,7 +250,7 @@ def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId
 
 
 def reopened(index: ProducerIndex, producers: Iterable[ProducerId]) -> ProducerIndex:
-    """`index` as it was for `producers` just before their open spans began."""
+    """The producer index as it was for `producers` just before their open spans began."""
     states = dict(index.states)
     for producer in producers:
         old = states[producer]
@@ -267,7 +267,7 @@ def reopened(index: ProducerIndex, producers: Iterable[ProducerId]) -> ProducerI
 
 
 def update(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
-    """The index after the whole frames of `content`, whose first byte is at `index.offset`.
+    """The producer index after the whole frames of `content`, whose first byte is at `index.offset`.
 
     A partial frame at the end is left out: pass its bytes again next time, from the returned index's
     `offset` on. A call takes about 0.2 µs a message and 1 ns a byte; call it in a thread if `content` is

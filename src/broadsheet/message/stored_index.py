@@ -35,7 +35,7 @@ _KINDS: Final = (Kind.JSON_LINES, Kind.FIXED)
 
 
 def encode(index: ProducerIndex, *, previous: int) -> tuple[bytes, int]:
-    """The stored form of an index, and its checksum, which the next index takes as `previous`.
+    """The stored form of a producer index, and its checksum, which the next index takes as `previous`.
 
     Args:
         previous: the checksum of the index before; 0 for the first index of a journal.
@@ -73,7 +73,7 @@ def _by_producer(found: Mapping[ProducerId, T]) -> Iterator[tuple[ProducerId, T]
 
 
 class _Layout(NamedTuple):
-    """Where the parts of a stored index are."""
+    """Where the parts of a stored producer index are."""
 
     kind: int
     previous: int
@@ -84,7 +84,7 @@ class _Layout(NamedTuple):
 
 
 def verify(begin: bytes, size: int, total: int) -> None:
-    """Check a stored index that is not in memory as a whole.
+    """Check a stored producer index that is not in memory as a whole.
 
     Args:
         begin: its first bytes, `BEGIN_BYTES` or more if it is as long.
@@ -137,7 +137,7 @@ def index_from(stored: bytes, offset: int, *, framing: Framing, journal: str, as
 
 
 def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
-    """Decode a stored index.
+    """Decode a stored producer index.
 
     Args:
         previous: the checksum of the index before it, to be compared; None if that is not known.

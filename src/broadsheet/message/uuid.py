@@ -44,7 +44,7 @@ class Flag(IntEnum):
 
 
 class MessageId(NamedTuple):
-    """A UUID taken apart. A tuple, because millions of them are made."""
+    """A message's UUID taken apart. A tuple, because millions of them are made."""
 
     producer: ProducerId
     clock: Clock
@@ -67,7 +67,7 @@ def producer_from(entropy: bytes) -> ProducerId:
 
 
 def pack(producer: ProducerId, clock: Clock, flags: int) -> bytes:
-    """The sixteen bytes of a UUID."""
+    """The sixteen bytes of a message's UUID."""
     assert 0 <= flags <= FLAGS_MASK, "flags are ten bits"
     time = clock >> 4
     head = _HEAD.pack(
@@ -80,7 +80,7 @@ def pack(producer: ProducerId, clock: Clock, flags: int) -> bytes:
 
 
 def unpack(raw: bytes) -> MessageId:
-    """The identity in sixteen bytes; `NO_ID` if they are not a version 1 UUID of RFC 4122."""
+    """The identity in a message's sixteen bytes; `NO_ID` if they are not a version 1 UUID of RFC 4122."""
     if len(raw) != UUID_BYTES:
         return NO_ID
     low, middle, high, sequence = _HEAD.unpack_from(raw)

@@ -48,7 +48,7 @@ class Logs:
         is_console: bool | None = None,
         **bound: object,
     ) -> None:
-        """Write to `stream`, standard output where it is None.
+        """Write log lines to `stream`, standard output where it is None.
 
         Args:
             is_console: readable lines instead of JSON; None asks whether the stream is a terminal.
@@ -77,7 +77,7 @@ class Logs:
 
 
 class _Lines:
-    """Writes lines to a stream, and drops those that the stream refuses.
+    """Writes log lines to a stream, and drops those that the stream refuses.
 
     A disk is full, or the reader of a pipe is gone: neither is a reason to end a node, or to keep one from
     its start. A line goes past the buffer of the stream, whose rest would be refused once more at the exit.
@@ -89,7 +89,7 @@ class _Lines:
         self._is_torn = False
 
     def write(self, line: str) -> None:
-        """Write one line, or a part of it, or nothing."""
+        """Write one log line, or a part of it, or nothing."""
         with suppress(OSError, ValueError):  # ValueError: the stream is closed.
             if self._raw is None:
                 print(line, file=self._stream, flush=True)
@@ -104,7 +104,7 @@ class _Lines:
 
 
 class _Stamp:
-    """Adds the time, in UTC with microseconds."""
+    """Adds the time to a log line, in UTC with microseconds."""
 
     def __init__(self, wall: Callable[[], WallTime]) -> None:
         self._wall = wall

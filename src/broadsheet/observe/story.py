@@ -26,12 +26,12 @@ _Step = tuple[Instant, object, Sequence[object], object]
 
 
 class Story:
-    """A ring of the last steps."""
+    """A ring of a machine's last steps."""
 
     def __init__(
         self, name: str, *, steps_max: int = STORY_STEPS, payload_bytes_max: int | None = None
     ) -> None:
-        """Keep `steps_max` steps.
+        """Keep the last `steps_max` steps of a machine.
 
         Args:
             payload_bytes_max: a step that holds more bytes than this is kept as text; None where no event of
@@ -62,7 +62,7 @@ class Story:
         self._keep(at, event, (), error)
 
     def lines(self) -> list[str]:
-        """The steps as text, oldest first: instant, event, state before and after where known, effects."""
+        """The machine's steps as text, oldest first: instant, event, states where known, effects."""
         is_whole = len(self._steps) < (self._steps.maxlen or 0)
         before = self._before if is_whole else "..."
         lines = []

@@ -47,7 +47,7 @@ class Format(msgspec.Struct, frozen=True):
 
 
 def prepare(root: Path) -> None:
-    """Make the directory, private to this user, and durable.
+    """Make the data directory, private to this user, and durable.
 
     Raises:
         ConfigError: the path is not a directory, belongs to another user, or cannot be made.
@@ -100,7 +100,7 @@ class DataDir:
 
 
 def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
-    """Take the directory at the root of `disk`, and write its format file if it is new.
+    """Take the data directory at the root of `disk`, and write its format file if it is new.
 
     Args:
         root: the name of the directory in messages.
@@ -151,7 +151,7 @@ def usable(root: Path) -> Iterator[None]:
 
 
 def node_of(disk: Disk, root: str) -> str:
-    """The node that owns the data.
+    """The node that owns the data of a data directory.
 
     Raises:
         ConfigError: the directory is not Broadsheet's, or its format file is damaged.
@@ -172,7 +172,7 @@ def is_locked(disk: Disk) -> bool:
 
 
 def _lock(disk: Disk) -> DiskLock | None:
-    """The lock; None if another process keeps it.
+    """The lock of a data directory; None if another process keeps it.
 
     `is_locked` of another process takes the lock for a moment, so one failed attempt proves nothing.
     """

@@ -105,7 +105,7 @@ class Tree:
         return found
 
     def make_dir(self, name: str) -> None:
-        """Create the directory and its parents if absent, and sync each parent.
+        """Create a directory of the tree and its parents if absent, and sync each parent.
 
         A parent is synced even if the directory exists: the process that made it may have crashed before its
         sync.

@@ -67,7 +67,7 @@ class LocalFile:
         return os.fstat(self._fd).st_size
 
     def read_at(self, at: int, length: int) -> bytes:
-        """The bytes of [at, at + length), fewer only at the end of the file.
+        """The bytes of [at, at + length) of a file, fewer only at its end.
 
         Raises:
             OSError: as `runtime.rereading` says: in a thread, EIO means a bad sector.
@@ -175,7 +175,7 @@ class LocalDisk:
     """One directory tree of this machine."""
 
     def __init__(self, root: Path, *, syncs: Syncs | None = None, pool_threads: int = POOL_THREADS) -> None:
-        """Keep `root` open; it is made if absent.
+        """Keep the disk's `root` open; it is made if absent.
 
         Args:
             syncs: the process's record of failed syncs, shared by its disks; None to begin a new one.
@@ -193,7 +193,7 @@ class LocalDisk:
         """The names that were opened last: where the disk is asked whether it reads anything."""
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> LocalFile:
-        """Open for reading and writing.
+        """Open a file of this machine's disk for reading and writing.
 
         Raises:
             FileNotFoundError: the file is absent and `create` is false.

@@ -41,10 +41,10 @@ half again and again, and each walk holds it for a tenth of a second and more.""
 
 
 class Heap:
-    """The collector of this process, until `close`."""
+    """The garbage collector of this process, until `close`."""
 
     def __init__(self, timers: Timers, *, interval: Duration = INTERVAL) -> None:
-        """Nothing changes before `hold` or `start`."""
+        """Garbage collection changes only after `hold` or `start`."""
         self._timers, self._interval = timers, interval
         self._before = gc.get_threshold()
         self._whole = self._seen = 0
@@ -70,7 +70,7 @@ class Heap:
         self._whole = self._seen = sys.getallocatedblocks()
 
     def look(self) -> None:
-        """Act on the growth since the last look."""
+        """Act on the growth of the heap since the last look."""
         self._looks += 1
         blocks = sys.getallocatedblocks()
         if blocks - self._seen < STEP_BLOCKS:

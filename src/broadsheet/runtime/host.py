@@ -143,7 +143,7 @@ class Host(Generic[E, F]):
         return None
 
     def _arm(self, now: Instant) -> None:
-        """Set the one timer to the deadline, unless it fires earlier anyway."""
+        """Set the host's one timer to the machine's deadline, unless it fires earlier anyway."""
         deadline = self.machine.deadline()
         if deadline is None or (self._armed_at is not None and self._armed_at <= deadline):
             return
@@ -158,7 +158,7 @@ class Host(Generic[E, F]):
             self._run(self._due())
 
     def _due(self) -> Iterable[E | Tick]:
-        """A tick, if the deadline has come and has not moved. A generator, so that `_run` guards it."""
+        """A tick, if the machine's deadline came and has not moved. A generator, so that `_run` guards it."""
         deadline = self.machine.deadline()
         if deadline is None or deadline > self._time.now():
             return

@@ -8,7 +8,7 @@ from broadsheet.base.types import NodeId
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of one cluster."""
+    """One node of one cluster, as every role knows it."""
 
     node: NodeId
     """This node."""

@@ -185,7 +185,7 @@ class TCPListener:
             sock.close()
 
     def _next_spoken(self) -> list[socket.socket]:
-        """The oldest and the newest of those that have sent something, alternately."""
+        """The oldest and the newest connection that has sent something, alternately."""
         chosen: list[socket.socket] = []
         while self._spoken and len(chosen) < TAKES_MAX:
             sock = next(reversed(self._spoken) if len(chosen) % 2 else iter(self._spoken))

@@ -38,7 +38,7 @@ COMPARE_BYTES: Final = 1 << 20
 
 
 class LocalObject(msgspec.Struct, frozen=True):
-    """An entry of a listing."""
+    """An entry of the local object store's listing."""
 
     name: str
     size_bytes: int
@@ -46,7 +46,7 @@ class LocalObject(msgspec.Struct, frozen=True):
 
 
 class LocalObjects:
-    """Objects below one directory."""
+    """Objects below one directory, each a file."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LocalObjects:
         mark: Path | None = None,
         is_only_read: bool = False,
     ) -> None:
-        """Note the directory; the first use makes it if absent, and opens it.
+        """Note the store's directory; the first use makes it if absent, and opens it.
 
         Args:
             syncs: like that of `LocalDisk`.
@@ -78,7 +78,7 @@ class LocalObjects:
 
     @property
     def _disk(self) -> LocalDisk:
-        """The directory, open. Blocking.
+        """The object store's directory, open. Blocking.
 
         Raises:
             OSError: the directory cannot be made or opened now.
@@ -153,7 +153,7 @@ class LocalObjects:
 
     def _must_be_open(self) -> None:
         if self._is_closed:
-            raise OSError(errno.EBADF, "the store is closed", str(self._root))
+            raise OSError(errno.EBADF, "the object store is closed", str(self._root))
 
     def _must_be_there(self) -> None:
         if not (self._root / PARTIAL_SEGMENT).is_dir():

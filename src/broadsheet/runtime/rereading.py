@@ -47,7 +47,7 @@ class Rereading:
     def again(
         self, error: OSError, ask: Callable[[], bytes], elsewhere: Iterable[Callable[[], object]]
     ) -> bytes:
-        """What `ask` returns, which has failed with `error`, an EIO.
+        """The result of the read `ask`, which has failed with `error`, an EIO.
 
         Args:
             elsewhere: reads of other places of the disk, each past the page cache.

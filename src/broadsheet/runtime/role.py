@@ -82,7 +82,7 @@ class Role(Protocol):
         config: Any,  # noqa: ANN401 - its own.
         services: Services,
     ) -> None:
-        """Recover, then offer services. `config` is the domain's own frozen struct.
+        """Recover the role, then offer its services. `config` is the domain's own frozen struct.
 
         Raises:
             ConfigError: the role cannot start with this configuration or data directory.

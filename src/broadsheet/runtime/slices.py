@@ -38,7 +38,7 @@ class Slices:
         later: Callable[[Call], object] | None = None,
         is_prompt: bool = True,
     ) -> None:
-        """Begin QUIET.
+        """Begin QUIET, without a callback that waits.
 
         Args:
             count_max: calls of one turn.
@@ -56,7 +56,7 @@ class Slices:
         return not self._waiting and not self._is_busy
 
     def add(self, calls: Iterable[Call]) -> None:
-        """Call `calls`, behind those that wait."""
+        """Call the callbacks `calls`, behind those that wait."""
         self._waiting.extend(calls)
         if self._is_busy:
             return

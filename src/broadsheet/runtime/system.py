@@ -45,7 +45,7 @@ class LocalStores:
     """Object stores by URL; those of one directory are one store."""
 
     def __init__(self, own: Path, syncs: Syncs) -> None:
-        """Make stores on demand.
+        """Make object stores on demand.
 
         Args:
             own: the directory of the node's own store, whose URL is empty. Beside it is noted which stores
@@ -56,7 +56,7 @@ class LocalStores:
         self._stores: dict[Path, LocalObjects] = {}
 
     def __call__(self, url: str) -> ObjectStore:
-        """The store of a `file:///directory/` URL, or the node's own where it is empty.
+        """The object store of a `file:///directory/` URL, or the node's own where it is empty.
 
         Raises:
             ConfigError: the URL is of another kind; its adapter is not part of this release.

@@ -24,7 +24,7 @@ class SystemTime:
     """The clocks of this machine."""
 
     def __init__(self) -> None:
-        """Read the boot id, once.
+        """Read the kernel's boot id, once.
 
         Raises:
             ConfigError: this is not Linux.
@@ -46,7 +46,7 @@ class SystemTime:
 
 
 class LoopTimer:
-    """One pending call. `due` is on the loop's own monotonic clock, in nanoseconds."""
+    """One pending call on a loop. `due` is on the loop's own monotonic clock, in nanoseconds."""
 
     __slots__ = ("_callback", "_due", "_handle", "_loop")
 

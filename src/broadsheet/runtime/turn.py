@@ -16,7 +16,7 @@ ROUNDS_MAX: Final = 64
 
 
 class Rank(IntEnum):
-    """The order in which flushers run."""
+    """The order in which flushers run at the end of a turn."""
 
     LOG = 0
     WIRE = 1
@@ -26,7 +26,7 @@ class Turn:
     """The end of the current loop turn."""
 
     def __init__(self, timers: Timers, *, crash: Callable[[BaseException], None] | None = None) -> None:
-        """Flush by `timers`.
+        """Flush at the end of a turn of the loop, by `timers`.
 
         Args:
             crash: ends the node if a flusher raises. Without it, the error goes to the loop, and the other
@@ -70,4 +70,4 @@ class Turn:
             flushers, self._dirty[rank] = self._dirty[rank], {}
             for flush in flushers:
                 flush()
-        raise AssertionError("flushers keep each other dirty")
+        raise AssertionError("the flushers of a turn keep each other dirty")

@@ -15,7 +15,7 @@ WOKEN_MAX: Final = 32
 
 
 class WaitingLine:
-    """Tasks that wait."""
+    """Tasks that wait for one event, and go on a few in each turn."""
 
     __slots__ = ("_waiting", "_woken")
 

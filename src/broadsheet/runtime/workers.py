@@ -30,7 +30,7 @@ class Lent(asyncio.Future[T]):
 
 
 class Workers:
-    """`count` daemon threads, started with the first work."""
+    """`count` daemon threads that do blocking work, started with the first."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name, self.count = name, count
@@ -39,7 +39,7 @@ class Workers:
         self._is_closed = False
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Call `work` on one of the threads, and return its result or raise its exception."""
+        """Call `work` on one of the worker threads, and return its result or raise its exception."""
         assert not self._is_closed, f"workers {self.name} are closed"
         if len(self._threads) < self.count:
             self._start_one()

@@ -128,7 +128,7 @@ def _read(checkpoint: str, name: str) -> bytes:
 
 
 def _write(checkpoint: str, content: bytes) -> None:
-    """Write the file, durably: a commit follows, and must not outlive it.
+    """Write the checkpoint's note durably: a commit follows, and must not outlive it.
 
     On this machine a whole file that another driver wrote meanwhile stays.
     """
@@ -152,7 +152,7 @@ def _write(checkpoint: str, content: bytes) -> None:
 
 
 def _place(draft: Path, file: Path) -> None:
-    """Give `draft` the name `file`, unless a whole file has that name already."""
+    """Give the note `draft` the name `file` in a checkpoint, unless a whole file has that name already."""
     try:
         file.hardlink_to(draft)
     except FileExistsError:

@@ -134,7 +134,7 @@ class CommitJournal:
             event = answer
 
     def _perform(self, effect: Call | Pass | Report) -> DriverEvent | None:
-        """Perform `effect`, and return the answer if the effect is a call."""
+        """Perform the driver's `effect`, and return the answer if the effect is a call."""
         match effect:
             case Pass():
                 self.pass_by(effect.label)

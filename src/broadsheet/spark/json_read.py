@@ -56,7 +56,7 @@ _TYPES: Final[Mapping[Any, Any]] = {
 
 
 class Part(NamedTuple):
-    """Some rows and their columns."""
+    """Some rows of JSON messages and their columns."""
 
     rows: Int
     """Their numbers."""
@@ -72,7 +72,7 @@ class ArrowReader:
         self._guess = ValueReader(fields)
 
     def read(self, values: Values, rows: Int) -> Part:
-        """Those of `rows` that have the columns, in order. Each body begins and ends with a brace."""
+        """Those of `rows` that pyarrow can read, in order. Each body begins and ends with a brace."""
         table = self._table(values.at(rows))
         if table is not None:
             return Part(rows, table)
@@ -93,7 +93,7 @@ class ArrowReader:
         return Part(found[order], table.combine_chunks().take(order))
 
     def _halve(self, values: Values, rows: Int, parts: list[Part]) -> None:
-        """Find those of `rows` that parse."""
+        """Find those of `rows` that pyarrow parses, half by half."""
         if not len(rows):
             return
         table = self._table(values.at(rows))
@@ -133,7 +133,7 @@ class ArrowReader:
         )
 
     def _table(self, values: Values) -> pa.Table | None:
-        """The columns, one row for each body; None if at least one body does not parse."""
+        """The columns of JSON bodies, one row for each; None if at least one body does not parse."""
         if not len(values):
             return self.fields.empty_table()
         try:
@@ -147,14 +147,14 @@ class ArrowReader:
 
 
 class ValueReader:
-    """Reads some columns of JSON objects."""
+    """Reads some columns of JSON objects with msgspec."""
 
     def __init__(self, fields: pa.Schema) -> None:
         self._fields = fields
         self._decode = msgspec.json.Decoder(_object(fields), dec_hook=_instant).decode
 
     def read(self, values: Values, rows: Int) -> Part:
-        """Those of `rows` that have the columns, in order."""
+        """Those of `rows` that msgspec decodes into the columns, in order."""
         view, found, objects = values.raw.data, [], []
         bounds = zip(values.begins[rows].tolist(), values.ends[rows].tolist(), strict=True)
         for at, (begin, end) in enumerate(bounds):
@@ -240,7 +240,7 @@ def _holds_unparsed(kind: pa.DataType) -> bool:
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
-    """The type to read in place of `kind`, to be cast afterwards.
+    """The type that pyarrow is to read in place of `kind`, to be cast afterwards.
 
     pyarrow would read a date as a number of days and not as text, so dates are read as timestamps.
     """

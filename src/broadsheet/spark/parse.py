@@ -44,7 +44,7 @@ class JSONParser:
     """Parses JSON objects, one a line. In `Values.raw` a newline must follow each body."""
 
     def __init__(self, fields: pa.Schema) -> None:
-        """Parse into `fields`.
+        """Parse JSON objects into `fields`.
 
         Raises:
             ConfigError: a field has a type that cannot be read from JSON.
@@ -64,7 +64,7 @@ class JSONParser:
             self._readers.append(ArrowReader(pa.schema(fast)))
 
     def parse(self, values: Values) -> tuple[pa.Table, Bool]:
-        """The columns, and which rows parsed. A row that did not is null in every column."""
+        """The columns of JSON objects, and which rows parsed. A row that did not is null in every column."""
         if not len(self.fields):
             return pa.table({}), np.ones(len(values), np.bool_)
         rows = np.flatnonzero(_are_braced(values))
@@ -114,7 +114,7 @@ class FixedParser:
         self.layout = np.dtype([(field.name, _FIXED_TYPES[field.type]) for field in fields])
 
     def parse(self, values: Values) -> tuple[pa.Table, Bool]:
-        """The columns, and which rows parsed. A body of another length than the schema's is all null."""
+        """The columns of fixed frames, and which parsed. A body of a wrong length is null in each column."""
         good: Bool = values.ends - values.begins == self.layout.itemsize
         if not len(self.fields):
             return pa.table({}), np.ones(len(values), np.bool_)

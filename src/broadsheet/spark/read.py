@@ -68,7 +68,7 @@ More than these are fetched for a few producers at a time, and for a single prod
 
 
 class Shape:
-    """The columns of the result, and the options that decide which messages become rows."""
+    """The columns that a read gives, and the options that decide which messages become rows."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Shape:
         replay_bytes_max: int = REPLAY_BYTES_MAX,
         meta_column: str = "",
     ) -> None:
-        """Judge the columns.
+        """Judge the columns of a read.
 
         Args:
             meta_column: the struct that has the meta columns as its fields. Without it they stand beside the

@@ -89,14 +89,14 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class Done(WriterCommitMessage):
-    """The result of a task: the intents that would commit what it appended."""
+    """The result of a sink's task: the intents that would commit what it appended."""
 
     def __init__(self, query: str, batch: int, intents: list[Intent], row_count: int) -> None:
         self.query, self.batch, self.intents, self.row_count = query, batch, intents, row_count
 
 
 class Routing:
-    """Decides to which journal each row goes."""
+    """Decides to which journal each row of the sink goes."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.to, self.key = options.text("journal"), options.text("keyColumn")
@@ -115,7 +115,7 @@ class Routing:
             raise ConfigError(f"keyColumn {self.key!r} is not a column: choose one of {schema.names}")
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of each journal, in their order."""
+        """The sink's rows of each journal, in their order."""
         if not batch.num_rows:
             return
         if self.to:

@@ -17,7 +17,7 @@ LOSS_KEY: Final = "keyspace/loss"
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """The value of the key: how far the map was sound, where it went on, and when that was accepted."""
+    """An accepted loss of the key space: how far the map was sound, where it went on, and when."""
 
     revision: Revision
     """The revision at which the map went on; above every revision that was seen."""
@@ -36,7 +36,7 @@ def loss_pair(loss: AcceptedLoss) -> KeyValue:
 
 
 def decode_loss(pair: KeyValue | None) -> AcceptedLoss | None:
-    """The accepted loss in `pair`; None if the key is absent.
+    """The accepted loss of the key space in `pair`; None if the key is absent.
 
     Raises:
         Corrupt: the value does not decode.

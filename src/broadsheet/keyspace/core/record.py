@@ -20,7 +20,7 @@ FORMAT: Final = 1
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """One committed transaction."""
+    """One committed transaction of the key space."""
 
     revision: Revision
     puts: tuple[tuple[str, bytes], ...]
@@ -28,7 +28,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, 
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """Part `index` of `count` of the whole map as of `revision`."""
+    """Part `index` of `count` of the key space's whole map as of `revision`."""
 
     revision: Revision
     index: int
@@ -49,7 +49,7 @@ def encoded(record: Record) -> bytes:
 
 
 def decoded(payload: bytes) -> Record:
-    """The record in `payload`.
+    """The key space's record in `payload`.
 
     Raises:
         Corrupt: the payload has another format version, or does not decode.
@@ -63,7 +63,7 @@ def decoded(payload: bytes) -> Record:
 
 
 def snapshot(revision: Revision, pairs: Iterable[KeyValue], *, chunk_bytes: int) -> tuple[bytes, ...]:
-    """The encoded chunks of a snapshot; an empty map has one, too. Slow: call it in a thread.
+    """The encoded chunks of a snapshot of the key space; an empty map has one, too. Slow: for a thread.
 
     Args:
         chunk_bytes: a chunk ends with the pair at which its keys and values reach this size.

@@ -26,7 +26,7 @@ def recovered(
     transactions_max: int,
     bytes_max: int,
 ) -> Store:
-    """The store that the records describe.
+    """The key space's store that the records describe.
 
     Args:
         payloads: every record of the stream, in order.

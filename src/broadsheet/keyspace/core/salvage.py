@@ -27,7 +27,7 @@ IsCreation = Callable[[str, bytes], bool]
 
 
 class Read(msgspec.Struct, frozen=True, gc=False):
-    """One record as it was found in the log."""
+    """One record of the key space, as the salvage found it in the log."""
 
     offset: Offset
     payload: bytes
@@ -35,7 +35,7 @@ class Read(msgspec.Struct, frozen=True, gc=False):
 
 
 class LostRevisions(msgspec.Struct, frozen=True):
-    """The transactions `[begin, end)`, of which nothing is left."""
+    """The key space's transactions `[begin, end)`, of which nothing is left."""
 
     begin: Revision
     end: Revision
@@ -43,7 +43,7 @@ class LostRevisions(msgspec.Struct, frozen=True):
 
 
 class Salvage(msgspec.Struct, frozen=True):
-    """The salvaged map, and what is missing from it."""
+    """The salvaged map of the key space, and what is missing from it."""
 
     pairs: tuple[KeyValue, ...]
     """The map, in key order."""
@@ -65,7 +65,7 @@ def salvage(
     next_offset: Offset,
     is_creation: IsCreation,
 ) -> Salvage:
-    """The map that the surviving records describe.
+    """The map of the key space that the surviving records describe.
 
     Args:
         reads: every record that was found; of two whole records with one offset the later one counts.
@@ -142,7 +142,7 @@ def _reach(whole: dict[int, Record], *, first: Offset, next_offset: Offset, foun
 
 
 def _newest(chunks: Sequence[SnapshotChunk]) -> tuple[SnapshotChunk, ...]:
-    """The complete snapshot of the greatest revision; empty if there is none."""
+    """The complete snapshot of the greatest revision of the key space; empty if there is none."""
     best: tuple[SnapshotChunk, ...] = ()
     partial: list[SnapshotChunk] = []
     for chunk in chunks:
@@ -159,7 +159,7 @@ def _newest(chunks: Sequence[SnapshotChunk]) -> tuple[SnapshotChunk, ...]:
 
 
 def _apply(shown: OrderedMap, transaction: TransactionRecord, *, is_creation: IsCreation | None) -> None:
-    """Apply `transaction`, except to keys that a newer snapshot chunk has set already.
+    """Apply `transaction` to the salvaged map, except to keys that a newer snapshot chunk has set already.
 
     Args:
         is_creation: given after a gap, because a lost transaction may have deleted a key that `shown` still

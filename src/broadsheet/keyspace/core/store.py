@@ -43,7 +43,7 @@ SNAPSHOT_RETRY: Final = Duration(200 * MILLISECOND)
 
 
 class TransactRequest(Event, frozen=True):
-    """A client asks for `operations`, on condition that all `compares` hold."""
+    """A client asks the key space for `operations`, on condition that all `compares` hold."""
 
     request: RequestId
     compares: Sequence[Compare]
@@ -53,30 +53,30 @@ class TransactRequest(Event, frozen=True):
 
 
 class Persisted(Event, frozen=True):
-    """Every record up to and including that of `token` is durable."""
+    """Every record of the key space up to and including that of `token` is durable."""
 
     token: Token
 
 
 class PersistRefused(Event, frozen=True):
-    """The log refused the record of `token`: nothing of it, or of any later record, was written."""
+    """The log refused the key space's record of `token`: nothing of it, or of a later one, was written."""
 
     token: Token
     message: str = "the keyspace log is full: free space"
 
 
 class FlushAsked(Event, frozen=True):
-    """Records of this stream keep old segments of the log in use: write a snapshot, so that they can go."""
+    """The key space's records keep old segments of the log in use: write a snapshot, so that they can go."""
 
 
 class LogBegun(Event, frozen=True):
-    """The stream was reset and holds the whole map again; the next record goes to `next_offset`."""
+    """The key space's stream was reset and holds the whole map; the next record goes to `next_offset`."""
 
     next_offset: Offset
 
 
 class SnapshotEncoded(Event, frozen=True):
-    """The snapshot of the last `EncodeSnapshot`, as encoded records."""
+    """The key space's snapshot of the last `EncodeSnapshot`, as encoded records."""
 
     chunks: tuple[bytes, ...]
 
@@ -92,7 +92,7 @@ class Persist(Effect, frozen=True):
 
 
 class Answer(Effect, frozen=True):
-    """Answer a request: with `outcome` if `status` is OK, otherwise with `message`."""
+    """Answer a request to the key space: with `outcome` if `status` is OK, otherwise with `message`."""
 
     request: RequestId
     status: Status
@@ -101,26 +101,26 @@ class Answer(Effect, frozen=True):
 
 
 class Show(Effect, frozen=True):
-    """Readers see `revision` now: wake the watchers."""
+    """Readers of the key space see `revision` now: wake the watchers."""
 
     revision: Revision
 
 
 class EncodeSnapshot(Effect, frozen=True):
-    """Encode `pairs` as of `revision` in a thread, then report `SnapshotEncoded`."""
+    """Encode the key space's `pairs` as of `revision` in a thread, then report `SnapshotEncoded`."""
 
     revision: Revision
     pairs: tuple[KeyValue, ...]
 
 
 class TrimLog(Effect, frozen=True):
-    """Records below offset `below` are no longer needed."""
+    """The key space's records below offset `below` are no longer needed."""
 
     below: Offset
 
 
 class SnapshotState(Enum):
-    """How far a snapshot has come."""
+    """How far a snapshot of the key space has come."""
 
     IDLE = "idle"
     ENCODING = "encoding"
@@ -128,7 +128,7 @@ class SnapshotState(Enum):
 
 
 class _Pending:
-    """An appended record that is not known to be durable, and the answers that wait for it."""
+    """A record of the key space that is not known to be durable, and the answers that wait for it."""
 
     __slots__ = ("answers", "changes", "offset", "revision", "token")
 
@@ -142,7 +142,7 @@ StoreEffect = Persist | Answer | Show | EncodeSnapshot | TrimLog
 
 
 class Store:
-    """The visible map, the transactions that are not durable yet, and the history."""
+    """The key space's visible map, its transactions that are not durable yet, and its history."""
 
     def __init__(self, shown: OrderedMap, history: History, *, next_offset: Offset, limits: Limits) -> None:
         """Start with the state that `core.recovery` built; its revision is `history.end - 1`."""
@@ -175,7 +175,7 @@ class Store:
         return not self._pending
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the key space's invariants."""
         self.shown.check()
         assert self.history.end == self.revision + 1, "history reaches to what is shown"
         assert self._head_revision >= self.revision, "what is shown was appended"
@@ -194,7 +194,7 @@ class Store:
 
     def _on_transact(self, event: TransactRequest) -> list[StoreEffect]:
         if self._waiting_count >= self.limits.in_flight_max:
-            text = f"{self._waiting_count} transactions wait for the disk (in_flight_max)"
+            text = f"{self._waiting_count} transactions of the key space wait for the disk (in_flight_max)"
             return [Answer(event.request, Status.THROTTLED, message=text)]
         if (bad := refusal(event.compares, event.operations, self.limits)) is not None:
             return [Answer(event.request, bad.status, message=str(bad))]
@@ -210,7 +210,10 @@ class Store:
         if grown > max(most, self._head_bytes):
             hit("keyspace.map_full")
             of = " and map_reserve_bytes together" if event.is_upkeep else ""
-            text = f"the map would hold {grown} bytes, above map_bytes_max{of}, {most}: delete some journals"
+            text = (
+                f"the key space would hold {grown} bytes, above map_bytes_max{of}, {most}: "
+                "delete some journals"
+            )
             return [Answer(event.request, Status.TOO_LARGE, message=text)]
         self._head_bytes, self._head_revision = grown, revision
         self._head.update((key, (pair, revision)) for key, pair in changes)
@@ -275,7 +278,7 @@ class Store:
         return [self._next_chunk()]
 
     def _next_chunk(self) -> Persist | TrimLog:
-        """Write one chunk, and the next once it is durable: a large map must block neither log nor loop."""
+        """Write one snapshot chunk, the next once it is durable: a large map must block no log or loop."""
         if not self._chunks:
             self.snapshot = SnapshotState.IDLE
             hit("keyspace.snapshot")

@@ -15,7 +15,7 @@ from broadsheet.errors import InvalidArgument, Refused, TooLarge, Unsupported
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A key with its value at some revision."""
+    """A key of the key space with its value at some revision."""
 
     key: str
     value: bytes
@@ -26,27 +26,27 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Absent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """Holds if `key` is absent."""
+    """The compare of a transaction that holds if `key` is absent."""
 
     key: str
 
 
 class CreateRevisionIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """Holds if `key` was created at `revision`; revision 0 means absent."""
+    """The compare that holds if `key` was created at `revision`; revision 0 means absent."""
 
     key: str
     revision: Revision
 
 
 class ModRevisionIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
-    """Holds if `key` was last put at `revision`; revision 0 means absent."""
+    """The compare that holds if `key` was last put at `revision`; revision 0 means absent."""
 
     key: str
     revision: Revision
 
 
 class ValueIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
-    """Holds if `key` is present and its value equals `value`."""
+    """The compare that holds if `key` is present and its value equals `value`."""
 
     key: str
     value: bytes
@@ -56,7 +56,7 @@ Compare = Absent | CreateRevisionIs | ModRevisionIs | ValueIs
 
 
 class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """Set `key` to `value`; create the key if it is absent."""
+    """The operation of a transaction that sets `key` to `value`; it creates the key if it is absent."""
 
     key: str
     value: bytes
@@ -65,7 +65,7 @@ class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """Remove `key`; changes nothing if the key is absent."""
+    """The operation of a transaction that removes `key`; changes nothing if the key is absent."""
 
     key: str
 
@@ -83,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of one transaction and of the whole map."""
+    """Bounds of one transaction of the key space and of its whole map."""
 
     key_bytes_max: int = 4096
     """UTF-8 bytes of one key."""
@@ -104,34 +104,41 @@ class Limits(msgspec.Struct, frozen=True):
     """Transactions that may wait for the disk at once."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that contradict each other."""
+        """Refuse limits of the key space that contradict each other."""
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ValueError(f"keyspace.limits.{name} must be at least 1, not {getattr(self, name)}")
         if self.operations_max < 4096:
-            raise ValueError(f"operations_max must be at least 4096 (control.17), not {self.operations_max}")
+            raise ValueError(
+                f"keyspace.limits.operations_max must be at least 4096 (control.17), "
+                f"not {self.operations_max}"
+            )
         if self.transaction_bytes_max > self.map_bytes_max:
             raise ValueError(
-                f"transaction_bytes_max {self.transaction_bytes_max} is above "
+                f"keyspace.limits: transaction_bytes_max {self.transaction_bytes_max} is above "
                 f"map_bytes_max {self.map_bytes_max}"
             )
         if self.key_bytes_max + self.value_bytes_max > self.transaction_bytes_max:
             raise ValueError(
-                f"a pair of key_bytes_max {self.key_bytes_max} and value_bytes_max {self.value_bytes_max} "
-                f"does not fit into transaction_bytes_max {self.transaction_bytes_max}"
+                f"keyspace.limits: a pair of key_bytes_max {self.key_bytes_max} and value_bytes_max "
+                f"{self.value_bytes_max} does not fit into transaction_bytes_max {self.transaction_bytes_max}"
             )
 
 
 def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits: Limits) -> Refused | None:
-    """Why this transaction is invalid, or None if it is valid. Changes nothing.
+    """Why this transaction of the key space is invalid, or None if it is valid. Changes nothing.
 
     A key may occur in one operation only, so that the order of operations within a transaction has no effect.
     """
     if len(compares) > limits.compares_max:
-        return TooLarge(f"{len(compares)} compares are above compares_max {limits.compares_max}: split them")
+        return TooLarge(
+            f"a transaction's {len(compares)} compares are above compares_max "
+            f"{limits.compares_max}: split them"
+        )
     if len(operations) > limits.operations_max:
         return TooLarge(
-            f"{len(operations)} operations are above operations_max {limits.operations_max}: split them"
+            f"a transaction's {len(operations)} operations are above operations_max "
+            f"{limits.operations_max}: split them"
         )
     total = 0
     for compare in compares:
@@ -153,13 +160,14 @@ def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits
                 )
             if len(operation.value) > limits.value_bytes_max:
                 return TooLarge(
-                    f"value of {operation.key!r} has {len(operation.value)} bytes, "
+                    f"value of key {operation.key!r} has {len(operation.value)} bytes, "
                     f"above value_bytes_max {limits.value_bytes_max}"
                 )
             total += len(operation.value)
     if total > limits.transaction_bytes_max:
         return TooLarge(
-            f"{total} bytes are above transaction_bytes_max {limits.transaction_bytes_max}: split them"
+            f"a transaction's {total} bytes are above transaction_bytes_max "
+            f"{limits.transaction_bytes_max}: split them"
         )
     return None
 
@@ -171,13 +179,13 @@ def key_size(key: str) -> int:
 
 def _key_refusal(key: str, limits: Limits) -> Refused | None:
     if not key:
-        return InvalidArgument("a key must not be empty")
+        return InvalidArgument("a key of the key space must not be empty")
     try:
         length = key_size(key)
     except UnicodeEncodeError:
-        return InvalidArgument(f"key {key!r} is not valid Unicode text")
+        return InvalidArgument(f"key {key!r} of the key space is not valid Unicode text")
     if length > limits.key_bytes_max:
         return TooLarge(
-            f"key of {length} bytes is above key_bytes_max {limits.key_bytes_max}: {key[:40]!r}..."
+            f"key space: key of {length} bytes is above key_bytes_max {limits.key_bytes_max}: {key[:40]!r}..."
         )
     return None

@@ -80,9 +80,11 @@ class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A snapshot is written as records of about this size."""
 
     def __post_init__(self) -> None:
-        """Refuse knobs that contradict each other."""
+        """Refuse knobs of the key space that contradict each other."""
         if self.snapshot_chunk_bytes < 1:
-            raise ValueError(f"snapshot_chunk_bytes must be at least 1, not {self.snapshot_chunk_bytes}")
+            raise ValueError(
+                f"keyspace.snapshot_chunk_bytes must be at least 1, not {self.snapshot_chunk_bytes}"
+            )
         largest = max(
             self.limits.transaction_bytes_max + 16 * self.limits.operations_max,
             self.snapshot_chunk_bytes + self.limits.key_bytes_max + self.limits.value_bytes_max + KIB,
@@ -215,7 +217,7 @@ class LocalKeyspace:
         self._host.deliver(FlushAsked())
 
     async def close(self) -> None:
-        """Answer Unknown to every waiting caller, and end the watches. Idempotent."""
+        """Answer Unknown to all callers that wait for the key space; end its watches. Idempotent."""
         self._is_closed = True
         self._host.close()
         for waiter in self._waiters.values():

@@ -61,7 +61,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def look(disk: Disk, *, is_creation: IsCreation) -> StoppedState:
-    """Inspect the seal and the log. Blocking; changes nothing. The caller holds the data directory's lock.
+    """Inspect a key space's seal and log; changes nothing. Blocking. The caller holds the directory's lock.
 
     Raises:
         Corrupt: the log holds records of a newer version.
@@ -117,7 +117,7 @@ def give_up(
     chunk_bytes: int,
     now: int,
 ) -> None:
-    """Write the seal that the next start loads. Blocking; repeatable.
+    """Write the seal that the next start of the key space loads. Blocking; repeatable.
 
     Args:
         added: keys that the operator adds.
@@ -137,7 +137,7 @@ def give_up(
 
 
 def _keep_damaged_seal(disk: Disk) -> None:
-    """Copy a seal that does not decode, before the new one replaces it: no bytes are ever deleted unread."""
+    """Copy a key space's damaged seal before a new one replaces it: no bytes are deleted unread."""
     try:
         read_seal(disk)
     except Corrupt:

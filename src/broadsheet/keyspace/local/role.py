@@ -48,12 +48,12 @@ MAP_TENTHS_MAX: Final = 9
 
 
 class KeyspaceRole:
-    """`keyspace/local`."""
+    """The role that gives a single node its key space."""
 
     name = "keyspace"
 
     async def start(self, scope: Scope, ports: Ports, config: KeyspaceConfig, services: Services) -> None:
-        """Recover the map and offer it.
+        """Recover the key space's map and offer it.
 
         Raises:
             ConfigError: the log is locked, belongs to another node, or is of a newer version.
@@ -71,7 +71,7 @@ class KeyspaceRole:
 async def open_keyspace(
     scope: Scope, ports: Ports, config: KeyspaceConfig, logger: Logger | None = None
 ) -> LocalKeyspace:
-    """Open the log, recover the map, and decide about a torn last batch.
+    """Open the key space's log, recover the map, and decide about a torn last batch.
 
     Raises:
         ConfigError: as `KeyspaceRole.start`.
@@ -124,7 +124,7 @@ async def open_keyspace(
 async def _recovered(
     ports: Ports, config: KeyspaceConfig, payloads: Sequence[bytes], first: Offset, next_offset: Offset
 ) -> Store:
-    """The store that the log's records, or a seal's chunks, describe.
+    """The key space's store that the log's records, or a seal's chunks, describe.
 
     Raises:
         Corrupt: they do not fit together; the text names the remedy.
@@ -153,7 +153,7 @@ async def _above_the_cut(
     suspects: Sequence[Record],
     logger: Logger | None,
 ) -> Seal:
-    """Write a seal whose revisions begin above those of a torn last batch.
+    """Write a seal of the key space whose revisions begin above those of a torn last batch.
 
     Without a reboot in between, a batch that kill -9 tore cannot be told from an acknowledged batch that was
     damaged later. So its revisions are never used again: an epoch or a journal may be named by one of them.

@@ -36,7 +36,7 @@ REMEDY: Final = (
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """The whole map, and the generation of the log stream that it replaces."""
+    """The key space's whole map, and the generation of the log stream that it replaces."""
 
     generation: Generation
     """The stream's generation when the seal was written."""
@@ -48,7 +48,7 @@ _decoder = msgspec.msgpack.Decoder(Seal)
 
 
 def read_seal(disk: Disk) -> Seal | None:
-    """The seal, or None if there is none. Blocking.
+    """The key space's seal, or None if there is none. Blocking.
 
     Raises:
         Corrupt: the seal is damaged. Nothing was changed.
@@ -80,7 +80,7 @@ def read_seal(disk: Disk) -> Seal | None:
 
 
 def read_seal_durably(disk: Disk) -> Seal | None:
-    """Like `read_seal`, and write the seal again: a failed sync may have left it in the page cache only.
+    """Read the key space's seal, and write it again: a failed sync may have left it in the page cache only.
 
     The log is begun anew over it, and a power cut meanwhile would leave neither. A full disk leaves it as it
     is.
@@ -96,7 +96,7 @@ def read_seal_durably(disk: Disk) -> Seal | None:
 
 
 def write_seal(disk: Disk, seal: Seal) -> None:
-    """Replace the seal, durably. Blocking."""
+    """Replace the key space's seal, durably. Blocking."""
     body = VERSION + msgspec.msgpack.encode(seal)
     disk.make_dir(DIRECTORY)
     file = disk.open(f"{SEAL_NAME}.new", create=True)
@@ -111,7 +111,7 @@ def write_seal(disk: Disk, seal: Seal) -> None:
 
 
 def write_aside(disk: Disk, name: str, content: bytes) -> str:
-    """Write `content` durably to a file for operators, which no code removes; returns its path. Blocking."""
+    """Write `content` durably to a key space's file for operators, never removed; its path. Blocking."""
     path = f"{DIRECTORY}/{name}{LOST_SUFFIX}"
     disk.make_dir(DIRECTORY)
     file = disk.open(path, create=True)
@@ -132,7 +132,7 @@ def _remove(disk: Disk) -> None:
 
 
 async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Offset:
-    """Reset the stream, append the map, and remove the seal once the map is durable; returns the next offset.
+    """Begin the key space's stream anew with the map, then remove the seal; returns the next offset.
 
     Raises:
         LogFull: the log had no room for `ROOM_WAIT`. The seal is still there, so the call may be repeated.

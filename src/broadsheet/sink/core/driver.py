@@ -109,7 +109,7 @@ Steps = Generator[Call | None, Answer | None, T]
 
 
 class Driver:
-    """Decides for one fence over one commit journal."""
+    """The sink's driver: decides for one fence over one commit journal."""
 
     def __init__(self, journal: str, fence: Fence, *, patience: Duration = PATIENCE) -> None:
         self.journal, self.fence, self.patience = journal, fence, patience
@@ -129,7 +129,7 @@ class Driver:
         self._now = Instant(0)
 
     def step(self, event: DriverEvent, now: Instant) -> list[DriverEffect]:
-        """Apply one event."""
+        """Apply one event to the sink's driver."""
         self._now = max(self._now, now)
         match event:
             case StartAsked() | PlanAsked() | CommitAsked() | AbortAsked():
@@ -177,7 +177,7 @@ class Driver:
                 return self._abort(event)
 
     def _go(self, answer: Answer | None) -> list[DriverEffect]:
-        """Run the operation on to its next call, its next pause, or its end."""
+        """Run the driver's operation on to its next call, its next pause, or its end."""
         assert self._course is not None, "an operation is running"
         self._effects = []
         try:
@@ -433,7 +433,7 @@ class Driver:
         return records_from(answer.content, now, journal=self.journal)
 
     def _older(self, now: SinkRegisters) -> Steps[list[Record]]:
-        """The records before the newest commit, as far as they are needed; none if they cannot be read.
+        """The commit journal's records before the newest commit, if needed; none if they cannot be read.
 
         They may be damaged, or in a fragment store that is down, and no batch depends on them.
         """
@@ -464,7 +464,7 @@ class Driver:
         return answer
 
     def _surely(self, call: Call) -> Steps[Answer]:
-        """The answer to a call that may be repeated.
+        """The answer to a call of the driver that may be repeated.
 
         Raises:
             Exception: the call was refused, or the patience ended; then the last error is raised.
@@ -475,7 +475,7 @@ class Driver:
         return answer
 
     def _repeatedly(self, call: Call) -> Steps[Answer]:
-        """Repeat a call while it is lost, for `patience` in all; return its answer or its refusal.
+        """Repeat a driver's call while it is lost, for `patience` in all; its answer or its refusal.
 
         Raises:
             Exception: the patience ended; the last error that says more than `DeadlineExceeded`, if any.

@@ -40,48 +40,48 @@ class AbortAsked(Event, frozen=True, gc=True):
 
 
 class Created(Event, frozen=True):
-    """The journal exists."""
+    """The driver's commit journal exists."""
 
     call: int
 
 
 class Appended(Event, frozen=True):
-    """The content is durable in the journal, and ends at `end` (exclusive)."""
+    """What the driver appended is durable in the journal, and ends at `end` (exclusive)."""
 
     call: int
     end: int
 
 
 class RegistersRead(Event, frozen=True, gc=True):
-    """The registers, after the effect of every append that was acknowledged before the call."""
+    """The commit journal's registers, after every append that was acknowledged before the driver's call."""
 
     call: int
     values: Mapping[str, str]
 
 
 class ContentRead(Event, frozen=True):
-    """All committed bytes of the asked range."""
+    """All committed bytes of the range that the driver asked for."""
 
     call: int
     content: bytes
 
 
 class CallRefused(Event, frozen=True, gc=True):
-    """The call had no effect and will have none. The same call would be refused again."""
+    """The driver's call had no effect and will have none. The same call would be refused again."""
 
     call: int
     error: Exception
 
 
 class CallLost(Event, frozen=True, gc=True):
-    """The outcome of the call is unknown, or the journal cannot serve now."""
+    """The outcome of the driver's call is unknown, or the journal cannot serve now."""
 
     call: int
     error: Exception
 
 
 class Create(Effect, frozen=True):
-    """Create the journal if it does not exist."""
+    """Create the driver's commit journal if it does not exist."""
 
     journal: str
     call: int = 0
@@ -89,7 +89,7 @@ class Create(Effect, frozen=True):
 
 
 class Append(Effect, frozen=True, gc=True):
-    """Append under conditions. An append of empty content tells where the journal ends."""
+    """Append for the driver, under conditions. An append of empty content tells where the journal ends."""
 
     journal: str
     content: bytes = b""
@@ -104,7 +104,7 @@ class Append(Effect, frozen=True, gc=True):
 
 
 class ReadRegisters(Effect, frozen=True):
-    """Read the registers after the effect of every acknowledged append."""
+    """Read the commit journal's registers after the effect of every acknowledged append."""
 
     journal: str
     call: int = 0
@@ -112,7 +112,7 @@ class ReadRegisters(Effect, frozen=True):
 
 
 class ReadContent(Effect, frozen=True):
-    """Read all committed bytes of `[offset, end)`."""
+    """Read all committed bytes of `[offset, end)` of the commit journal."""
 
     journal: str
     offset: int
@@ -123,25 +123,25 @@ class ReadContent(Effect, frozen=True):
 
 
 class Pass(Effect, frozen=True):
-    """Pass a failpoint: a label at which a test may end the process."""
+    """Pass a failpoint of the driver: a label at which a test may end the process."""
 
     label: str
 
 
 class Report(Effect, frozen=True):
-    """Write a line for the operator."""
+    """Write a line of the driver for the operator."""
 
     text: str
 
 
 class Finish(Effect, frozen=True, gc=True):
-    """The operation has ended with `result`."""
+    """The driver's operation has ended with `result`."""
 
     result: SinkRegisters | BatchPlan | None
 
 
 class Fail(Effect, frozen=True, gc=True):
-    """The operation failed with `error`. It may have taken effect if that is `Unknown` or a call was lost."""
+    """The driver's operation failed with `error`. If `Unknown` or a lost call, it may have taken effect."""
 
     error: Exception
 

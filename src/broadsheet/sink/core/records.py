@@ -67,7 +67,7 @@ class Acknowledgements(NamedTuple):
 
 
 class SinkRegisters(msgspec.Struct, frozen=True):
-    """The values of the registers."""
+    """The values of a commit journal's registers."""
 
     author: str | None
     """The fence of the newest START; None if the journal has never been fenced."""
@@ -84,7 +84,7 @@ class SinkRegisters(msgspec.Struct, frozen=True):
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """What the tasks of a batch must know. It is small, because Spark pickles it into each task."""
+    """What a sink's tasks must know of a batch. It is small, because Spark pickles it into each task."""
 
     fence: Fence
     committed: int
@@ -104,7 +104,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
 
 
 def standing_of(values: Mapping[str, str], *, journal: str) -> SinkRegisters:
-    """The standing that the register values express.
+    """The standing of a commit journal that its register values express.
 
     Raises:
         Corrupt: the values are not those of a commit journal.
@@ -124,7 +124,7 @@ def standing_of(values: Mapping[str, str], *, journal: str) -> SinkRegisters:
 
 
 def records_from(content: bytes, now: SinkRegisters, *, journal: str) -> list[Record]:
-    """The newest commit record, and the records after it.
+    """The commit journal's newest commit record, and the records after it.
 
     Args:
         content: the journal's bytes from offset `now.at` on.
@@ -157,7 +157,7 @@ def _record(line: bytes, at: int, journal: str) -> Record:
 
 
 def records_before(content: bytes, *, is_whole: bool) -> list[Record]:
-    """The records before the newest commit, but none that is older than an unreadable one.
+    """The commit journal's records before the newest commit, but none older than an unreadable one.
 
     Args:
         content: the journal's bytes up to the newest commit.
