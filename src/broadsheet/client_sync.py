@@ -380,7 +380,7 @@ class SyncClient:
         with self._entering:
             if self._is_closed:
                 work.close()
-                raise Unreachable("the client is closed: nothing was sent")
+                raise Unreachable("the client is closed: the call was not sent")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         left = _give_up.get() - time.monotonic()
         try:
