@@ -51,7 +51,7 @@ class StreamingAppend(Protocol):
 def resolve(
     answered: "asyncio.Future[Commit]", status: Status, begin: ByteOffset, end: ByteOffset, message: str
 ) -> None:
-    """Give `answered` the commit [begin, end), or the error that `status` stands for."""
+    """Give an append's `answered` the commit [begin, end), or the error that `status` stands for."""
     if answered.done():
         return
     if status is Status.OK:

@@ -15,7 +15,7 @@ from broadsheet.runtime.waiting_line import WaitingLine
 
 
 class Idle(Protocol):
-    """Something that holds bytes of the budget, is not in use now, and may be evicted."""
+    """A holder of bytes of the cache's budget that is not in use now, and may be evicted."""
 
     @property
     def size(self) -> int:
@@ -24,7 +24,7 @@ class Idle(Protocol):
 
 
 class Budget:
-    """A bound of the bytes in memory, with the idle holders that can be evicted to make room."""
+    """A bound of readers' bytes in memory, with the idle holders that can be evicted to make room."""
 
     def __init__(self, bytes_max: int) -> None:
         """Allow `bytes_max`."""
@@ -34,7 +34,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take `size` bytes; callers are served in the order of asking.
+        """Take `size` bytes of the cache's budget; callers are served in the order of asking.
 
         A caller that holds bytes must not take more: two that each hold a part and wait for the rest would
         wait for ever.
@@ -108,7 +108,7 @@ class Budget:
 
 
 class Block(NamedTuple):
-    """Checked content."""
+    """Checked content of a stored fragment."""
 
     content: bytes
 
@@ -119,14 +119,14 @@ class Block(NamedTuple):
 
 
 class Flights:
-    """Calls whose result several callers want; of each key only one call is under way at a time."""
+    """Fetches whose result several readers want; of each key only one is under way at a time."""
 
     def __init__(self) -> None:
         """Start with no call under way."""
         self._flying: dict[Hashable, _Flight] = {}
 
     async def join(self, key: Hashable, fetch: Callable[[], Awaitable[object]]) -> object:
-        """The result of `fetch`; a caller that finds such a call under way waits for that one instead.
+        """The result of `fetch`; a caller that finds such a fetch under way waits for that one instead.
 
         A call that fails or is cancelled fails only for its own caller: one of the others calls again.
         """
@@ -144,7 +144,7 @@ class Flights:
 
 
 class _Flight:
-    """One call, and those that wait for it."""
+    """One fetch, and those that wait for it."""
 
     __slots__ = ("landed", "others")
 

@@ -170,7 +170,7 @@ class Broker:
         await asyncio.wait((removing,), timeout=in_seconds(self._context.config.removal_wait))
 
     async def _delete(self, info: JournalInfo) -> asyncio.Task[None]:
-        """Mark the journal as deleted; returns the task that removes the content."""
+        """Mark the journal as deleted; returns the task that removes its content."""
         marked = await mark_deleted(self._context, info)
         slot = self._slots.pop(info.name, None)
         self.troubles.tried(info.name, is_failed=False)
@@ -190,7 +190,7 @@ class Broker:
         await finish_delete(self._context, marked)
 
     async def _carried(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Run `work` to its end even if its caller is cancelled, so that it is not left half done.
+        """Run `work` on a journal to its end, even if the caller is cancelled: it is never left half done.
 
         Raises:
             ShuttingDown: nothing was done. Unknown: the node shut down meanwhile.

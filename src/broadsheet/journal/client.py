@@ -86,7 +86,7 @@ class Journals:
     """The journals of a node."""
 
     def __init__(self, caller: Caller, *, random: Random, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-        """Send calls through `caller`, which reconnects when it must.
+        """Send the calls of a journals' client through `caller`, which reconnects when it must.
 
         Args:
             random: for attempt ids, which must be unique among all clients.
@@ -214,7 +214,7 @@ class Journals:
         create_revision: int | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Append `content`, whole or not at all, and durably.
+        """Append `content` to a journal, whole or not at all, and durably.
 
         An append without a condition is sent once. If its answer is lost, an append is sent again only if it
         cannot take effect twice: it has an explicit offset, or it changes a register that it checks. Each try
@@ -263,7 +263,7 @@ class Journals:
         create_revision: int | None = None,
         timeout: float | None = None,
     ) -> AppendWriter:
-        """Begin an append whose content the caller sends piece by piece; arguments and errors as `append`."""
+        """Begin an append to a journal whose content the caller sends in pieces; else as `append`."""
         request = self._request(name, offset, check, union, subtract, create_revision)
         return AppendWriter(self._appending, request, seconds_of(timeout, TIMEOUT_SECONDS))
 
@@ -290,7 +290,7 @@ class Journals:
     async def append_many(
         self, name: str, contents: Sequence[Buffer], *, timeout: float | None = None
     ) -> Sequence[Commit]:
-        """Append each of `contents` in order, each atomic by itself, in as few frames as possible.
+        """Append each of `contents` to a journal, in order and atomic by itself, in few frames.
 
         Args:
             contents: each at most 64 KiB.
@@ -302,7 +302,7 @@ class Journals:
         return await self._batches.of(journal).append_many(contents_of(contents, INLINE_BYTES_MAX), within)
 
     async def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
-        """The committed end; waits until the journal is open.
+        """The committed end of a journal; waits until the journal is open.
 
         Args:
             timeout: seconds.
@@ -329,7 +329,7 @@ class Journals:
         patience: float = TIMEOUT_SECONDS,
         create_revision: int | None = None,
     ) -> AsyncGenerator[Chunk]:
-        """Read committed bytes of `[offset, end)` in order.
+        """Read committed bytes of `[offset, end)` of a journal in order.
 
         The read ends at the committed end, or with `block` waits there for more, until `end` if that is
         given. After a lost connection it goes on where it broke off, in the same journal: if the journal was
@@ -367,7 +367,7 @@ class Journals:
         return await self._ask("journal.registers", NameRequest(JournalName(name)), Registers)
 
     async def fragments(self, name: str) -> Sequence[FragmentInfo]:
-        """Closed fragments, by offset."""
+        """The closed fragments of a journal, by offset."""
         found: list[FragmentInfo] = []
         while True:
             beyond = found[-1].end if found else ByteOffset(0)

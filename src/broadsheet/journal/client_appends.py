@@ -51,10 +51,10 @@ ReadSpan = Callable[[str, int, int], Awaitable[bytes]]
 
 
 class Appending:
-    """Appends through one caller."""
+    """The appends of one client, through one caller."""
 
     def __init__(self, caller: Caller, *, inline_bytes_max: int, read_span: ReadSpan) -> None:
-        """Append through `caller`.
+        """Append to journals through `caller`.
 
         Args:
             inline_bytes_max: content up to this goes in one request.
@@ -162,7 +162,7 @@ class AppendWriter:
     """One append whose content is sent piece by piece. Its owner calls `cancel` in the end, in any case."""
 
     def __init__(self, appending: Appending, request: AppendRequest, within: float) -> None:
-        """Prepare the append; nothing is sent yet.
+        """Prepare an append whose content is sent in pieces; nothing is sent yet.
 
         Args:
             within: seconds for the whole append.
@@ -176,7 +176,7 @@ class AppendWriter:
         self._ended: asyncio.Future[None] = loop.create_future()
 
     def gather(self, piece: object) -> bool:
-        """Add a piece; returns whether `send` must be called now.
+        """Add a piece of the append's content; returns whether `send` must be called now.
 
         Does no IO. Any thread may call it, but only one at a time.
 
@@ -191,7 +191,7 @@ class AppendWriter:
         return self._gathered_bytes >= GATHER_BYTES
 
     async def send(self) -> None:
-        """Send the gathered pieces.
+        """Send the gathered pieces of the append.
 
         Raises:
             Refused: nothing is, or will be, appended.
@@ -233,7 +233,7 @@ class AppendWriter:
         )
 
     async def drain(self, source: Source) -> None:
-        """Send the pieces of `source`, until it ends or the node ends the stream.
+        """Send the append's pieces of `source`, until it ends or the node ends the stream.
 
         Errors of the source itself are passed on.
 
@@ -264,7 +264,7 @@ class AppendWriter:
                 await self.send()
 
     async def finish(self) -> Commit:
-        """Say that all was sent; if the answer is lost, ask for the outcome by the attempt id.
+        """Say that all of the append was sent; if the answer is lost, ask for it by the attempt id.
 
         Raises:
             Refused: nothing is appended. Unknown: the content may be appended.
@@ -279,7 +279,7 @@ class AppendWriter:
         return await self._appending.settle(self._request, None, left, given_up)
 
     async def conclude(self) -> Commit:
-        """Say that all was sent, and return the node's answer.
+        """Say that all of the append was sent, and return the node's answer.
 
         Raises:
             Refused: nothing is appended. Unknown: the content may be appended.
@@ -318,7 +318,7 @@ def _attempt_of(request: AppendRequest) -> bytes:
 
 
 def _messages(pieces: Sequence[Buffer]) -> Iterable[Sequence[Buffer]]:
-    """Payloads of up to `PIECE_BYTES`: small pieces are put together, large ones are cut."""
+    """Payloads of an append of up to `PIECE_BYTES`: small pieces are put together, large ones are cut."""
     message: list[Buffer] = []
     size = 0
     for piece in pieces:

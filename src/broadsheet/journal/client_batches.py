@@ -83,7 +83,7 @@ class Batches:
         return not (self._ready or self._sender or self._answering or self._callers)
 
     async def append(self, content: Buffer, within: float) -> Commit:
-        """Append `content`, in one frame with the other appends that are ready now.
+        """Append `content` to the journal, in one frame with the other appends that are ready now.
 
         Raises:
             Refused: it was not appended. Unknown: it may have been appended.
@@ -106,7 +106,7 @@ class Batches:
             del self._callers[future]
 
     async def append_many(self, contents: Sequence[Buffer], within: float) -> Sequence[Commit]:
-        """Append all of `contents` in order, in frames of up to 1 MiB, or of what the node takes if less.
+        """Append all of `contents` to the journal in order, in frames of up to 1 MiB, or the node's limit.
 
         Raises:
             Refused: none was appended. Unknown: some were or may have been appended. One frame may be refused
@@ -149,7 +149,7 @@ class Batches:
     async def _submit_all(
         self, stream: ClientRunStream, frames: Sequence[Sequence[Buffer]]
     ) -> list[Acknowledged | BaseException]:
-        """The answer to each frame; if one could not be sent, its error is the last answer."""
+        """The answer to each frame of appends; if one could not be sent, its error is the last one."""
         on_way: list[asyncio.Future[Acknowledged]] = []
         unsent: list[BaseException] = []
         try:
@@ -166,7 +166,7 @@ class Batches:
             self._on_idle(self)
 
     async def close(self) -> None:
-        """End the stream when nobody waits for an append any more.
+        """End the client's run stream when nobody waits for an append any more.
 
         An append whose caller has given up is not waited for: its answer may never come. Nor is one that
         connects to a node, which may be gone: it is refused when the connections are closed.
@@ -268,7 +268,7 @@ class Batches:
             stream.finish()
 
     def _retry(self, batch: list[Waiter], stream: ClientRunStream, error: NotFound) -> None:
-        """Send a batch again on a new stream: a journal of the same name may have been created since.
+        """Send a batch of appends again on a new stream: a same-named journal may have been made since.
 
         The old stream belongs to the deleted journal, so nothing of the batch was appended.
         """

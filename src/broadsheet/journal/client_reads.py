@@ -63,7 +63,7 @@ class Reader:
         patience: float,
         create_revision: Revision | None = None,
     ) -> None:
-        """Read through `caller`, which reconnects when it must.
+        """Read a journal through `caller`, which reconnects when it must.
 
         Args:
             offset: None: from the committed end on, as the first answer tells it.
@@ -80,7 +80,7 @@ class Reader:
         self._is_connected = False
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Chunks in order, each once.
+        """Chunks of the journal in order, each once.
 
         Raises:
             DeadlineExceeded: the node was unreachable, or owed an answer, for longer than the patience.
@@ -119,7 +119,7 @@ class Reader:
             )
 
     async def _attempt(self, give_up: float) -> AsyncGenerator[Chunk]:
-        """The chunks of one stream.
+        """The chunks of the journal that one stream brings.
 
         Raises:
             TimeoutError: nothing came until `give_up`, though an answer was due.

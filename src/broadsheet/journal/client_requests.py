@@ -72,7 +72,7 @@ def is_buffer(content: object) -> bool:
 
 
 def as_bytes(piece: object) -> bytes | memoryview:
-    """`piece` as bytes to send; a copy if its memory can change, because its owner may use it again.
+    """`piece` of an append's content as bytes to send; a copy if its owner may use the memory again.
 
     They may be sent after the call has ended: an append whose time is up is not withdrawn.
 
@@ -94,7 +94,7 @@ def as_bytes(piece: object) -> bytes | memoryview:
 
 
 def pieces_of(content: object) -> list[bytes | memoryview] | None:
-    """The pieces of content that is in memory; None for an iterator.
+    """The pieces of an append's content that is in memory; None for an iterator.
 
     Raises:
         InvalidArgument: the content, or a piece of it, is not bytes. Nothing was sent.
@@ -109,7 +109,7 @@ def pieces_of(content: object) -> list[bytes | memoryview] | None:
 
 
 def contents_of(contents: object, bytes_max: int) -> list[bytes | memoryview]:
-    """Contents that are appended each by itself.
+    """Contents of appends, each appended by itself.
 
     Raises:
         InvalidArgument: they are no list of bytes, or one has more than `bytes_max`. Nothing was sent.
@@ -126,7 +126,7 @@ def contents_of(contents: object, bytes_max: int) -> list[bytes | memoryview]:
 
 
 def name_of(name: object) -> JournalName:
-    """The name of a journal.
+    """The name of a journal, as a user passed it.
 
     Raises:
         InvalidArgument: `name` is not a string.
@@ -137,7 +137,7 @@ def name_of(name: object) -> JournalName:
 
 
 def revision_of(revision: object) -> Revision | None:
-    """The revision that created a journal; None for any.
+    """The revision that created a journal, as a user passed it; None for any.
 
     Raises:
         InvalidArgument: `revision` is not a whole number.
@@ -151,7 +151,7 @@ def revision_of(revision: object) -> Revision | None:
 
 
 def seconds_of(timeout: object, otherwise: float) -> float:
-    """A timeout in seconds; `otherwise` if it is None.
+    """A user's timeout in seconds; `otherwise` if it is None.
 
     Raises:
         InvalidArgument: `timeout` is not a number above 0 and below `SECONDS_BELOW`.
@@ -179,7 +179,7 @@ def _is_number(given: object) -> TypeGuard[int | float]:
 
 
 def codec_of(name: str) -> Codec:
-    """The codec of that name.
+    """The codec of fragments that has this name.
 
     Raises:
         InvalidArgument: there is no such codec.

@@ -40,7 +40,7 @@ DECODER_BYTES: Final[dict[Codec, int]] = {
 
 
 def compress(codec: Codec, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """`pieces` as the store has them, compressed as it is iterated. Blocking: use it in a thread."""
+    """A fragment's `pieces` as the store has them, compressed as it is iterated. Blocking: for a thread."""
     match codec:
         case Codec.NONE:
             yield from pieces
@@ -61,7 +61,7 @@ def compress(codec: Codec, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 class Fed:
-    """The input of a decoder: stored bytes that were fetched and not yet taken."""
+    """The input of a fragment's decoder: stored bytes that were fetched and not yet taken."""
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
@@ -85,7 +85,7 @@ class Fed:
             self.is_ended = True
 
     def read(self, most: int = -1) -> bytes:
-        """Take at most `most` bytes, or all if `most` is negative; empty at the end.
+        """Take at most `most` bytes of the decoder's input, or all if that is negative; empty at the end.
 
         Raises:
             Corrupt: the decoder used up `FED_BYTES_MIN` bytes without a piece of output; valid content
@@ -109,7 +109,7 @@ class Fed:
 
 
 def decompress(codec: Codec, fed: Fed, *, length: int) -> Iterator[bytes]:
-    """The content of the stored bytes in `fed`, in pieces. Blocking: use it in a thread.
+    """The content of a fragment's stored bytes in `fed`, in pieces. Blocking: use it in a thread.
 
     The caller feeds `fed` before each piece, as long as it is hungry.
 
@@ -138,7 +138,7 @@ def _plain(fed: Fed) -> Iterator[bytes]:
 
 
 def _gunzip(fed: Fed) -> Iterator[bytes]:
-    """Member by member. The loop ends, because even an empty member uses up stored bytes."""
+    """Gunzip member by member. The loop ends, because even an empty member uses up stored bytes."""
     left = b""
     while left or (left := fed.read(PIECE_BYTES)):
         member = zlib.decompressobj(_GZIP_WBITS)
@@ -163,7 +163,7 @@ def _unzstd(fed: Fed) -> Iterator[bytes]:
 
 
 def _unsnappy(fed: Fed) -> Iterator[bytes]:
-    """Chunk by chunk, so that a declared length is never trusted beyond a chunk's 64 KiB."""
+    """Decode snappy chunk by chunk, so that no declared length is trusted beyond a chunk's 64 KiB."""
     if fed.read(len(_SNAPPY_HEADER)) != _SNAPPY_HEADER:
         raise ValueError("no snappy stream identifier")
     while header := fed.read(4):

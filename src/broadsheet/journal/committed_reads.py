@@ -43,7 +43,7 @@ async def read(
     block: bool,
     room: Callable[[int], Awaitable[int]] | None = None,
 ) -> AsyncIterator[Chunk]:
-    """Chunks of `[offset, end)` in order.
+    """Chunks of the committed bytes `[offset, end)` of a journal, in order.
 
     Args:
         offset: None: from the committed end on.
@@ -79,7 +79,7 @@ async def read(
 
 
 async def _more(replica: Replica, at: ByteOffset) -> None:
-    """Wait until a byte at `at` is committed, or the replica is closed.
+    """Wait until a byte of the journal at `at` is committed, or the replica is closed.
 
     Raises:
         ShuttingDown: the node begins to close: such a read has no end, so a stop would wait for it in vain.
@@ -113,7 +113,7 @@ def _require_open(replica: Replica, at: ByteOffset) -> None:
 
 
 async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> Chunk:
-    """At least one byte from `offset` on, and none at or above `stop`, which is at most the committed end.
+    """At least one committed byte from `offset` on, and none at or above `stop`, at most the committed end.
 
     Raises:
         Trimmed: no fragment has them. Corrupt: they are damaged.
@@ -161,7 +161,7 @@ def _require_agreement(replica: Replica, offset: ByteOffset) -> None:
 
 
 async def _listed(replica: Replica) -> None:
-    """Have a store that was down when it was last asked asked again now; the reader waits a moment for it.
+    """Have a fragment store that was down asked again now; the reader waits a moment for it.
 
     Raises:
         OSError: it has not answered since the start.
@@ -181,7 +181,7 @@ def next_begin(replica: Replica, offset: ByteOffset) -> ByteOffset:
 
 
 def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
-    """The next bytes from a spool file; None if none has them.
+    """The next bytes of a read from a spool file; None if none has them.
 
     Raises:
         Corrupt: the bytes are damaged, or the store has other bytes there (J10).
@@ -207,7 +207,7 @@ def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
 
 
 async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
-    """The same, once a descriptor is free: open files are being synced, so that they may rest.
+    """Spooled bytes of a read, once a descriptor is free: open files are synced, so that they may rest.
 
     Raises:
         StoreUnhealthy: no descriptor was free within `descriptor_wait`.

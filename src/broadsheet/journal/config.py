@@ -90,17 +90,17 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The journals role's log. With segments below 4 MiB a run of appends is at most a quarter of one."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Refuse settings of section `journals` that contradict each other."""
         if not 1 <= self.inline_bytes_max <= 1 * MIB:
-            raise ValueError(f"inline_bytes_max must be in 1..1048576, not {self.inline_bytes_max}")
+            raise ValueError(f"journals.inline_bytes_max must be in 1..1048576, not {self.inline_bytes_max}")
         if not 4 * KIB <= self.read_bytes_max <= 1 * MIB:
-            raise ValueError(f"read_bytes_max must be in 4096..1048576, not {self.read_bytes_max}")
+            raise ValueError(f"journals.read_bytes_max must be in 4096..1048576, not {self.read_bytes_max}")
         if not 1 <= self.used_percent_max <= 100:
-            raise ValueError(f"used_percent_max must be in 1..100, not {self.used_percent_max}")
+            raise ValueError(f"journals.used_percent_max must be in 1..100, not {self.used_percent_max}")
         if self.cache_bytes_max < CACHE_BYTES_MIN:
             raise ValueError(
-                f"cache_bytes_max must be at least {CACHE_BYTES_MIN}, which one decoder and a block take, not"
-                f" {self.cache_bytes_max}"
+                f"journals.cache_bytes_max must be at least {CACHE_BYTES_MIN}, which one decoder and a block "
+                f"take, not {self.cache_bytes_max}"
             )
         for name in (
             "staged_count_max",
@@ -121,10 +121,10 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "listing_wait",
         ):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ValueError(f"journals.{name} must be at least 1, not {getattr(self, name)}")
         if not 1 <= self.upload_retry_min <= self.upload_retry_max:
             raise ValueError(
-                "1 <= upload_retry_min <= upload_retry_max does not hold: "
+                "journals: 1 <= upload_retry_min <= upload_retry_max does not hold: "
                 f"{self.upload_retry_min}, {self.upload_retry_max} ns"
             )
 

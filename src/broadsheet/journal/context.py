@@ -44,7 +44,7 @@ class Context:
         crash: Crash,
         open_files_max: int,
     ) -> None:
-        """Take the ports, and make the shared staging area, spool files and cache.
+        """Take the journals' ports, and make the shared staging area, spool files and cache.
 
         Args:
             incarnation: of this node's journal data; a wiped directory has another one.

@@ -23,7 +23,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class Contradiction(NamedTuple):
-    """The result of comparing the store with the spool files."""
+    """The result of comparing a journal's fragment store with its spool files."""
 
     reason: str
     """Why they contradict each other; empty if they do not."""
@@ -34,7 +34,7 @@ class Contradiction(NamedTuple):
 async def contradiction(
     disk: Disk, name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]
 ) -> Contradiction:
-    """Compare the spans that the store and the spool files both have.
+    """Compare the spans that a journal's store and its spool files both have.
 
     The store may have the first part of a fragment that has grown since, because a restart continues the open
     fragment. If an older copy of the data directory was put back, its bytes differ from the stored ones

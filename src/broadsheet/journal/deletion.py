@@ -25,7 +25,7 @@ from broadsheet.runtime.failpoints import passed
 
 
 async def mark_deleted(context: Context, info: JournalInfo) -> JournalInfo:
-    """Put the mark of a deletion; `finish_delete` takes the result.
+    """Put the mark of a journal's deletion; `finish_delete` takes the result.
 
     Raises:
         NotFound: the journal has changed since `info`.
@@ -43,7 +43,7 @@ async def mark_deleted(context: Context, info: JournalInfo) -> JournalInfo:
 
 
 async def finish_delete(context: Context, info: JournalInfo) -> None:
-    """Remove the content of a journal, then its keys; tries until that succeeds."""
+    """Remove the content of a deleted journal, then its keys; tries until that succeeds."""
     name = info.name
     backoff = Backoff(OPEN_RETRY_MIN, OPEN_RETRY_MAX)
     while True:

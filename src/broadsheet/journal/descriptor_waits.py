@@ -41,7 +41,7 @@ class Awaiting:
         perform: Callable[[Effect], bool],
         refuse: Callable[[Effect, str], None],
     ) -> None:
-        """Start with no waiting effect.
+        """Start with no effect that waits for a descriptor.
 
         Args:
             perform: performs an effect; False: no descriptor is free now, and nothing changed.
@@ -56,7 +56,7 @@ class Awaiting:
         return self._context.spools
 
     def perform(self, effect: Effect, file: File) -> None:
-        """Perform `effect` now, or when its turn comes.
+        """Perform a replica's `effect` now, or when its turn for a descriptor comes.
 
         Args:
             file: the file of the open spool.
@@ -77,7 +77,7 @@ class Awaiting:
         return waiting
 
     def _try_again(self) -> bool:
-        """Perform the waiting effects as far as possible; returns whether none is left."""
+        """Perform the effects that wait for a descriptor as far as possible; whether none is left."""
         while self._waiting:
             effect = self._waiting.popleft()
             if not self._perform(effect):

@@ -63,7 +63,7 @@ class FragmentStore:
         budget: Budget,
         share_bytes: int | None = None,
     ) -> None:
-        """Use `objects`.
+        """Keep fragments in the object store `objects`.
 
         Args:
             run: does blocking work in a thread (`Disk.run`).
@@ -108,7 +108,7 @@ class FragmentStore:
         return found
 
     async def list_soon(self, journal: JournalName, *, within: Duration) -> Sequence[Fragment] | None:
-        """Like `list`, but None if the store fails or does not answer in time.
+        """Like `list` of fragments, but None if the store fails or does not answer in time.
 
         While one call hangs, all others return None at once; otherwise each of ten thousand journals would
         wait for its own call.
@@ -136,7 +136,7 @@ class FragmentStore:
     async def list_when_it_answers(
         self, journal: JournalName, *, wanted: asyncio.Event
     ) -> Sequence[Fragment]:
-        """Like `list`, but tries until the store answers.
+        """Like `list` of fragments, but tries until the store answers.
 
         Args:
             wanted: a reader sets it to have the store asked again at once.
@@ -173,7 +173,7 @@ class FragmentStore:
             asking.cancel()
 
     async def put(self, journal: JournalName, spool: SpoolFile, codec: Codec) -> Fragment:
-        """Store `spool`'s content. It counts as stored once `read_back` has returned.
+        """Store `spool`'s content as a fragment. It counts as stored once `read_back` has returned.
 
         Raises:
             OSError: the store does not answer: repeat the call.
@@ -247,7 +247,7 @@ class FragmentStore:
     async def get_side(
         self, journal: JournalName, name: str, begin: int = 0, end: int | None = None
     ) -> bytes:
-        """The bytes [begin, end) of a side file, or fewer if it ends before.
+        """The bytes [begin, end) of a journal's side file in the store, or fewer if it ends before.
 
         Raises:
             FileNotFoundError: the store does not have it. OSError: the store does not answer.
@@ -265,7 +265,7 @@ class FragmentStore:
         return [name for name in names if "/" not in name]
 
     async def _fetch(self, name: str, fragment: Fragment, number: int) -> Block:
-        """Get a block, check it, and keep it, unless it is kept by now: its first reader may have left."""
+        """Get a fragment's block, check and keep it, unless it is kept: its first reader may have left."""
         if isinstance(kept := self._budget.use((name, number)), Block):
             return kept
         sums: object = self._sums.get(name)
@@ -291,7 +291,7 @@ class FragmentStore:
         return block
 
     async def _raw(self, name: str, fragment: Fragment, number: int) -> bytes:
-        """A block's bytes, taken from the budget."""
+        """A block's bytes of an uncompressed fragment, taken from the budget."""
         size = block_bytes(fragment, number)
         await self._budget.take(size)
         try:
@@ -301,7 +301,7 @@ class FragmentStore:
             raise
 
     async def _decoded(self, name: str, fragment: Fragment, number: int) -> bytes:
-        """A block's bytes, taken from the budget, from the kept decoder that is nearest before it."""
+        """A compressed fragment's block, taken from the budget, from the nearest kept decoder."""
         size = block_bytes(fragment, number)
         lock = self._decoders.setdefault(name, asyncio.Lock())
         async with lock:  # A second reader waits for this decoder, instead of decoding everything again.

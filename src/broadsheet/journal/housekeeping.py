@@ -139,7 +139,7 @@ class Housekeeping:
         self._timer = self._context.timers.call_after(wait, struck)
 
     def _flush(self) -> None:
-        """Close the open fragment if its first byte came in an earlier interval."""
+        """Close the journal's open fragment if its first byte came in an earlier interval."""
         replica, spool = self._replica, self._replica.spool
         if replica.is_closed or replica.stop_reason:
             return  # A stopped journal gets no content, and rolls no more.
@@ -213,7 +213,7 @@ class Housekeeping:
         self.consider_checkpoint()
 
     def checkpoint(self) -> None:
-        """Sync the spool, write a checkpoint to the log, and trim the log. Must be called between appends.
+        """Sync the spool, write the journal's checkpoint, and trim its log. Must be called between appends.
 
         Does nothing while a streaming append is copied to the tail, because the spool then holds bytes that
         the log does not have; that append's record leads to the next call.
@@ -259,7 +259,7 @@ class Housekeeping:
         below: Offset,
         stored: Sequence[str],
     ) -> None:
-        """Sync the files, then write the checkpoint to the log.
+        """Sync the spool files, then write the journal's checkpoint to the log.
 
         Args:
             closed: those of `files` whose content is final. The open one may grow and roll while it is
@@ -363,7 +363,7 @@ class Housekeeping:
         self.consider_index()
 
     async def _upload(self, spool: SpoolFile) -> bool:
-        """Store one fragment, then release its file; False: the store did not answer, try again."""
+        """Store one fragment, then release its spool file; False: the store did not answer, try again."""
         replica = self._replica
         try:
             fragment = await replica.store.put(replica.name, spool, replica.info.spec.fragment.codec)

@@ -11,7 +11,7 @@ from broadsheet.errors import Throttled
 
 
 class Held(Protocol):
-    """An index whose producers are counted."""
+    """A producer index whose producers are counted."""
 
     def give_back(self) -> bool:
         """Forget the producers; False, with nothing changed, while the index is at work."""
@@ -19,7 +19,7 @@ class Held(Protocol):
 
 
 class IndexMemory:
-    """The producers that all indexes of a node hold."""
+    """The count of the producers that all producer indexes of a node hold."""
 
     def __init__(self, producers_max: int) -> None:
         """Hold `producers_max` at most, some 300 bytes each."""
@@ -28,7 +28,7 @@ class IndexMemory:
         self._held: dict[Held, int] = {}  # Used longest ago first.
 
     def hold(self, index: Held, count: int) -> None:
-        """Count `count` producers for `index` from now on.
+        """Count `count` producers for the producer index `index` from now on.
 
         Raises:
             Throttled: all others are at work, and there is no room. `index` counts for nothing, and must

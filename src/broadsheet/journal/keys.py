@@ -17,14 +17,14 @@ from broadsheet.keyspace.core.transaction import KeyValue
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A replica of the synced route."""
+    """A replica of a journal's synced route."""
 
     node: NodeId
     incarnation: Incarnation
 
 
 class EpochValue(msgspec.Struct, frozen=True):
-    """The epoch key's value. It is put once in each epoch; the epoch is the key's mod_revision."""
+    """The journal's epoch key's value. It is put once in each epoch; the epoch is the key's mod_revision."""
 
     members: tuple[Member, ...]
     start: ByteOffset

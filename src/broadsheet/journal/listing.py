@@ -45,7 +45,7 @@ LAST: Final = "\U0010ffff"
 
 
 class View(msgspec.Struct, frozen=True):
-    """The names that a caller may see."""
+    """The names of journals that a caller may see."""
 
     within: tuple[str, ...] = ("",)
     """Prefixes, sorted; none begins with another."""
@@ -55,7 +55,7 @@ class View(msgspec.Struct, frozen=True):
     excluded_prefixes: tuple[str, ...] = ()
 
     def spans(self, prefix: str) -> list[tuple[str, bool]]:
-        """The prefixes (False) and whole names (True) among which names that start with `prefix` can be."""
+        """The prefixes (False) and names (True) among which journals that start with `prefix` can be."""
         found: list[tuple[str, bool]] = []
         for each in self.within:
             if each.startswith(prefix):
@@ -75,7 +75,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of(principal: Principal) -> View:
-    """The view of `principal`."""
+    """The view of journals of `principal`."""
     within: list[str] = []
     for prefix in sorted(principal.prefixes):
         if not within or not prefix.startswith(within[-1]):
@@ -89,7 +89,7 @@ def view_of(principal: Principal) -> View:
 
 
 class Page(NamedTuple):
-    """One page of a listing."""
+    """One page of a listing of journals."""
 
     journals: Sequence[JournalInfo]
     has_more: bool
@@ -99,7 +99,7 @@ class Page(NamedTuple):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The arguments of a listing."""
+    """The arguments of a listing of journals."""
 
     prefix: str = ""
     after: str = ""
@@ -111,7 +111,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def list_page(keyspace: Pairs, listing: Listing) -> Page:
-    """One page, in order of name.
+    """One page of journals, in order of name.
 
     If the selector matches few journals, a page may be short or even empty though more pages follow.
     """
@@ -142,7 +142,7 @@ def _takes(selector: LabelSelector, spec: JournalSpec) -> bool:
 
 
 def _visible(keyspace: Pairs, prefix: str, after: str, view: View) -> Iterator[KeyValue]:
-    """The pairs of names above `after` that `view` shows, in order."""
+    """The pairs of journals above `after` that `view` shows, in order of name."""
     for span, is_name in view.spans(prefix):
         if is_name:
             pair = keyspace.get(SPEC_PREFIX + span) if span > after else None

@@ -40,7 +40,7 @@ class Healing:
         """The seal with which the stream is begun anew, while its checkpoint is not in the log yet."""
 
     def begin(self) -> bool:
-        """Refuse content from now on; returns whether the caller must call `attempt` until it is over."""
+        """Refuse a journal's content from now on; returns whether to call `attempt` until it is over."""
         if self.is_active or self._replica.is_closed or self._replica.stop_reason:
             return False
         hit("journal.healing")
@@ -50,7 +50,7 @@ class Healing:
         return True
 
     async def attempt(self) -> bool:
-        """Try once to heal the log; returns whether the healing is over.
+        """Try once to heal the journal's log; returns whether the healing is over.
 
         It is over if the log holds the journal again, or if the journal is sealed or closed. The caller sees
         to it that no checkpoint is under way.
@@ -101,7 +101,7 @@ class Healing:
         return True
 
     async def _begun(self, seal: Seal, *, is_sealed: bool) -> bool:
-        """Write the seal and begin the stream anew; False: no room in the log, use the same seal again."""
+        """Write the seal, begin the journal's stream anew; False: no room in the log, use the seal again."""
         replica, context = self._replica, self._context
         if not is_sealed:
             await context.disk.run(lambda: write_seal(context.disk, replica.directory, seal))

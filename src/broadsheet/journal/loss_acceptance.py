@@ -34,7 +34,7 @@ from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, ModR
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What would be given up, and the sound state that is left."""
+    """What of a journal would be given up, and the sound state that is left."""
 
     head: ByteOffset
     """Where appends go on."""
@@ -56,7 +56,7 @@ OTHER_BYTES: Final = "the fragment store has other bytes there, which are served
 async def report(
     replica: Replica, keys: Keys, *, head: ByteOffset | None, is_head_only: bool
 ) -> tuple[str, Mapping[ByteOffset, None], Loss]:
-    """Why a journal does not accept appends, the spool files that its store contradicts, and the loss.
+    """Why a journal takes no appends, the spool files that its store contradicts, and the loss.
 
     Args:
         is_head_only: refuse if more than the head is in doubt.
@@ -154,7 +154,9 @@ def look(
         named.append((ByteOffset(begin + size), f"{name} reaches it"))
     known, why = max(named)
     if head is not None and head < known:
-        raise InvalidArgument(f"head {head} is below {known}, which is known: {why}; choose {known} or more")
+        raise InvalidArgument(
+            f"a journal's head {head} is below {known}, which is known: {why}; choose {known} or more"
+        )
     chosen = known if head is None else head
     for each in sorted(lost, key=lambda lost: lost.begin):
         if each.begin <= reached:
@@ -196,7 +198,7 @@ def _moved(
     checkpoint: Checkpoint,
     lost: Sequence[Lost],
 ) -> Iterator[Lost]:
-    """The spans of files that `give_up` moves aside, and that neither `lost` tells nor the store has.
+    """The spans of spool files that `give_up` moves aside, and that neither `lost` tells nor the store has.
 
     If the record that named a closed file is damaged, the file may be whole, but nothing proves it.
     """
@@ -225,7 +227,7 @@ def spans_of(lost: Sequence[Lost]) -> list[LostSpan]:
 
 
 def give_up(replica: Replica, loss: Loss) -> None:
-    """Move aside all content that is not sound, and write the seal. Blocking; repeatable.
+    """Move aside all content of a journal that is not sound, and write its seal. Blocking; repeatable.
 
     The replica is closed.
 
@@ -285,7 +287,7 @@ def _move_tail(replica: Replica, name: str, *, begin: int, keep: int) -> None:
 
 
 async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: ByteOffset) -> None:
-    """Put an epoch key that names `head` and this node's data, after an operator accepted the loss.
+    """Put a journal's epoch key that names `head` and this node's data, after its loss was accepted.
 
     Raises:
         Unknown: the key was not put, or it changed meanwhile. The loss is accepted: look again.

@@ -29,14 +29,14 @@ class JournalInfo(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The span `[begin, end)` of one append. If both are equal it was a barrier, at the committed end."""
+    """The span `[begin, end)` of one append to a journal; of a barrier an empty one, at the committed end."""
 
     begin: ByteOffset
     end: ByteOffset
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Committed bytes, from `offset` on."""
+    """Committed bytes of a journal, from `offset` on."""
 
     offset: ByteOffset
     data: bytes
@@ -128,7 +128,7 @@ class LossRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LostSpan(msgspec.Struct, frozen=True):
-    """A span whose content no sound record or file proves any more."""
+    """A span of a journal whose content no sound record or file proves, as the native door tells it."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -140,7 +140,7 @@ class LostSpan(msgspec.Struct, frozen=True):
 
 
 class LossReply(msgspec.Struct, frozen=True):
-    """What is lost, and whether the journal goes on without it."""
+    """What of a journal is lost, and whether the journal goes on without it."""
 
     journal: JournalName
     reason: str
@@ -167,7 +167,7 @@ class ListRequest(msgspec.Struct, frozen=True):
 
 
 class ListReply(msgspec.Struct, frozen=True):
-    """One page."""
+    """One page of a listing of journals."""
 
     journals: list[JournalInfo]
     """Only journals that the caller may see."""
@@ -194,7 +194,7 @@ class FragmentsReply(msgspec.Struct, frozen=True):
 
 
 class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One append. Its content is the payload (unary), or the messages of the stream up to its end."""
+    """One append to a journal. Its content is the payload (unary), or the stream's messages up to its end."""
 
     journal: JournalName
     condition: Condition | None = None
@@ -202,7 +202,7 @@ class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SettleRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Ask for the outcome of an attempt. If it has not taken effect by the answer, it never will."""
+    """Ask for the outcome of an append's attempt. If it took no effect by the answer, it never will."""
 
     journal: JournalName
     attempt: bytes
@@ -210,7 +210,7 @@ class SettleRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SettleReply(msgspec.Struct, frozen=True):
-    """The outcome of an attempt, or the offset from which on it certainly did not take effect."""
+    """The outcome of an append's attempt, or the offset from which on it certainly had no effect."""
 
     commit: Commit | None
     """The span of its append; None if the attempt is not remembered."""
@@ -219,7 +219,7 @@ class SettleReply(msgspec.Struct, frozen=True):
 
 
 class AppendStreamMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A chunk of content. The last one says so (`is_last`); without it nothing is appended."""
+    """A chunk of an append's content. The last one says so (`is_last`); without it nothing is appended."""
 
     is_last: bool = False
 
@@ -232,7 +232,7 @@ class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunReply(msgspec.Struct, frozen=True):
-    """A run stream is open."""
+    """A run stream to a journal is open."""
 
     journal: JournalInfo
     run_bytes_max: int
@@ -240,7 +240,7 @@ class RunReply(msgspec.Struct, frozen=True):
 
 
 class ReadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Read committed bytes of `[offset, end)`."""
+    """Read committed bytes of `[offset, end)` of a journal."""
 
     journal: JournalName
     offset: ByteOffset | None = None
@@ -252,7 +252,7 @@ class ReadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
-    """The payload is the committed bytes from `offset` on.
+    """A message of a read, whose payload is the journal's committed bytes from `offset` on.
 
     A message without payload only tells the offset of the read. It is the first message of a blocking read,
     and of one that begins at the committed end.
@@ -265,7 +265,7 @@ class ReadMessage(msgspec.Struct, frozen=True):
 
 
 class ReadReply(msgspec.Struct, frozen=True):
-    """The read has ended."""
+    """The read of a journal has ended."""
 
     offset: ByteOffset
     """The offset after the last byte sent."""
@@ -281,7 +281,7 @@ class ProducerIndexRequest(msgspec.Struct, frozen=True):
 
 
 class ProducerIndexReply(msgspec.Struct, frozen=True):
-    """The messages before it were the parts of the index, as `message/stored_index` encodes it."""
+    """The messages before it were the producer index's parts, as `message/stored_index` encodes it."""
 
     offset: ByteOffset
     """The index point: a frame boundary; 0 without messages if there is none."""

@@ -161,7 +161,7 @@ async def _settle(
     *,
     is_cut: bool,
 ) -> None:
-    """Begin the log's stream anew if there is a seal; otherwise make sure that the log knows the stream."""
+    """Begin the journal's stream anew if it has a seal; otherwise make sure that the log knows it."""
     if standing.seal is not None:
         await _sync(context, directory, spools)  # The new stream has no content: the files are the only copy.
         await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
@@ -196,7 +196,7 @@ def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[Fragment]:
 def _rebuild(
     context: Context, directory: str, plan: RecoveryPlan, index: Index, *, is_doubtful: bool, is_listed: bool
 ) -> tuple[list[str], list[SpoolFile]]:
-    """Make the spool files of the plan. Blocking.
+    """Make the spool files that a journal's plan asks for. Blocking.
 
     The directory is listed once, because a start does this for ten thousand journals (ADR 0193).
 
@@ -251,7 +251,7 @@ def _rebuild(
 def _rebuild_open(
     context: Context, directory: str, plan: RecoveryPlan, *, may_cut: bool, is_listed: bool
 ) -> list[SpoolFile]:
-    """The file of the open fragment. If blocks of it are damaged, it is closed: the next one follows it."""
+    """The spool file of the open fragment. If blocks of it are damaged, it is closed: another one follows."""
     files, last = context.spools, plan.spools[-1]
     if last.end == last.begin:
         return [create(files, directory, last.begin, may_cut=may_cut)]
@@ -285,7 +285,7 @@ def _note_sums(directory: str, plan: RecoveryPlan, names: Sequence[str], spools:
 
 
 def _remove_others(disk: Disk, directory: str, names: Sequence[str], spools: Sequence[SpoolFile]) -> None:
-    """Remove those of `names` that the log does not name: their content is stored, or was never adopted."""
+    """Remove spool files in `names` that the log does not name: their content is stored, or never adopted."""
     kept = {spool.name for spool in spools}
     kept |= {sums_name(directory, each.begin, each.summed_end) for each in spools}
     paths = [f"{directory}/{name}" for name in names if may_go(name)]
@@ -354,7 +354,7 @@ async def _named_end(context: Context, info: JournalInfo) -> ByteOffset:
 def _missing(
     context: Context, info: JournalInfo, plan: RecoveryPlan, index: Index, *, keys: Keys, named: ByteOffset
 ) -> str:
-    """Why the head may not be extended; empty if it may (journals.15).
+    """Why the journal's head may not be extended; empty if it may (journals.15).
 
     Args:
         named: the greatest offset of a stored producer index.
@@ -392,7 +392,7 @@ def _registers(plan: RecoveryPlan, keys: Keys) -> RegisterState | None:
 async def _begin_epoch(
     context: Context, info: JournalInfo, plan: RecoveryPlan, registers: RegisterState | None, keys: Keys
 ) -> Epoch:
-    """Put both keys, before the first content byte of the epoch (journals.1)."""
+    """Put both keys of the journal, before the first content byte of the epoch (journals.1)."""
     name = info.name
     member = Member(node=context.node, incarnation=context.incarnation)
     value = EpochValue(members=(member,), start=plan.end, sum=plan.spools[-1].sum)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class OpeningTurns:
-    """`count_max` turns at a time."""
+    """Turns in which journals are opened, `count_max` at a time."""
 
     def __init__(self, count_max: int) -> None:
         """Start with all turns free."""

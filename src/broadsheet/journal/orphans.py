@@ -32,7 +32,7 @@ ORPHANS_NAME: Final = "journals/orphans"
 
 
 class Kept(NamedTuple):
-    """The orphans that a start kept, because the key space may have lost their keys."""
+    """The orphaned journals that a start kept, because the key space may have lost their keys."""
 
     streams: Sequence[int]
     """Streams of the log that no key names."""
@@ -117,7 +117,7 @@ def refuse_older_keyspace(context: Context) -> None:
 
 
 def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
-    """Drop the streams that no key names, except those whose key the key space may have lost."""
+    """Drop the journals' streams that no key names, except if the key space may have lost the key."""
     loss = decode_loss(context.keyspace.get(LOSS_KEY))
     kept_to = loss.revision if loss is not None else 0
     known = dict.fromkeys(named)
@@ -130,7 +130,7 @@ def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
 
 
 def write_down(disk: Disk, left: Kept) -> None:
-    """Write the kept orphans to the file that `doctor` reads. Blocking."""
+    """Write the kept orphans among the journals to the file that `doctor` reads. Blocking."""
     known = dict.fromkeys(left.named)
     kept = dict.fromkeys(left.streams)
     if left.kept_to:

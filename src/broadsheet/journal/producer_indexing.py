@@ -50,7 +50,7 @@ VERIFIED_BYTES: Final = 1 << 20
 
 
 class FoundIndex(NamedTuple):
-    """A stored index that is undamaged; without a name the empty one at 0."""
+    """A stored producer index that is undamaged; without a name the empty one at 0."""
 
     offset: ByteOffset
     """Its index point."""
@@ -120,7 +120,7 @@ class Indexing:
         return self._framing is not None and not self.end_reason and self._next_target() is not None
 
     async def catch_up(self) -> None:
-        """Make every index that the committed bytes allow.
+        """Make every producer index that the committed bytes allow.
 
         Raises:
             OSError: the store does not answer: repeat the call.
@@ -144,7 +144,7 @@ class Indexing:
                 await self._advance(target)
 
     async def points(self) -> Sequence[ByteOffset]:
-        """Every index point, ascending. The caller does not change them, and they grow later.
+        """Every producer index point, ascending. The caller does not change them; they grow later.
 
         Raises:
             OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
@@ -154,7 +154,7 @@ class Indexing:
         return self._points
 
     async def _caught_up(self) -> None:
-        """Catch up in a task that a cancelled reader does not end: a deletion must wait for its writes.
+        """Index producers in a task that no cancelled reader ends: a deletion must wait for its writes.
 
         All readers wait for the same task: of each that came and left while the store is slow, one would be
         left behind.
@@ -182,7 +182,7 @@ class Indexing:
         self._readers.wake()
 
     async def at(self, offset: ByteOffset) -> FoundIndex:
-        """The last undamaged index at or below `offset`; an empty one at 0 if there is none.
+        """The last undamaged producer index at or below `offset`; an empty one at 0 if there is none.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
@@ -216,7 +216,7 @@ class Indexing:
         return FoundIndex(ByteOffset(0), previous=None)
 
     async def part(self, found: FoundIndex, begin: int, end: int) -> bytes:
-        """Bytes of an index that `at` has found, from `begin` on: at least one, and none at or behind `end`.
+        """Bytes of a producer index that `at` found, from `begin` on: at least one, none at or behind `end`.
 
         Raises:
             Corrupt: they are no longer there. OSError: the store does not answer.
@@ -227,7 +227,7 @@ class Indexing:
         raise Corrupt(f"journal {self._replica.name}: producer index {found.name} ends at {begin}")
 
     async def _verified(self, name: str) -> int:
-        """The length of the stored index `name`, which is undamaged. It is read a range at a time.
+        """The length of the stored producer index `name`, undamaged. It is read a range at a time.
 
         Raises:
             Corrupt: it is missing or damaged.
@@ -242,7 +242,7 @@ class Indexing:
         return size
 
     async def _get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        """The bytes [begin, end) of the stored index `name`, or fewer if it ends before.
+        """The bytes [begin, end) of the stored producer index `name`, or fewer if it ends before.
 
         Raises:
             Corrupt: it is missing. ShuttingDown: the journal was closed meanwhile.
@@ -255,7 +255,7 @@ class Indexing:
             raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
 
     async def _load(self) -> None:
-        """Learn the index points of the store, and begin at the newest one."""
+        """Learn the store's producer index points, and begin at the newest one."""
         self._replica.require_listed()
         for name in await self._replica.store.list_side(self._replica.name):
             match = _NAME.fullmatch(name)
@@ -267,7 +267,7 @@ class Indexing:
         self._is_loaded = True
 
     async def _begin(self) -> None:
-        """Begin at the newest undamaged index in the store, or at the journal's begin."""
+        """Begin at the newest undamaged producer index in the store, or at the journal's begin."""
         assert self._framing is not None
         while self._points:
             point = self._points[-1]
@@ -287,7 +287,7 @@ class Indexing:
         self._hold(begun(self._framing), b"")
 
     def _hold(self, index: ProducerIndex, unfinished: bytes) -> None:
-        """Make `index` the newest one; `unfinished` is the begin of a frame above it.
+        """Make `index` the newest producer index; `unfinished` is the begin of a frame above it.
 
         Raises:
             Corrupt: it has too many producers. Throttled: the indexes of other journals have the memory.
@@ -313,7 +313,7 @@ class Indexing:
         self._indexed, self._reached = index.offset, ByteOffset(index.offset + len(unfinished))
 
     def _next_target(self) -> ByteOffset | None:
-        """Where the next index ends: at the next roll, or 16 MiB on; None if that is not committed yet."""
+        """Where the next producer index ends: at the next roll, or 16 MiB on; None if not committed yet."""
         if not self._is_loaded:
             return ByteOffset(0)
         replica = self._replica
@@ -328,7 +328,7 @@ class Indexing:
         return target if beyond < target <= replica.end else None
 
     async def _advance(self, target: ByteOffset) -> None:
-        """Process the bytes below `target`, and store the index at the last frame boundary among them."""
+        """Index the producers below `target`, and store the index at the last frame boundary there."""
         replica, index = self._replica, self._index
         assert index is not None
         at = ByteOffset(index.offset + len(self._unfinished))

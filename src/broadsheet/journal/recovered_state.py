@@ -34,7 +34,7 @@ from broadsheet.wal.record import Recovered
 
 
 class RecoveredState(NamedTuple):
-    """The state according to the log, the seal and the spool files, without the store and the keys."""
+    """The state of a journal by its log, seal and spool files, without the store and the keys."""
 
     plan: RecoveryPlan
     reason: str
@@ -55,7 +55,7 @@ def stand(
     registers: RegisterState | None,
     stored: Sequence[Fragment] | None,
 ) -> RecoveredState:
-    """Combine the log's records, the seal of an earlier start, and the spool files. Blocking.
+    """Combine a journal's log records, the seal of an earlier start, and the spool files. Blocking.
 
     If the log lost records, content that a record's sum proves is repaired from the spool files. The caller
     then begins the log's stream anew, so that the damage is resolved once and keeps no old segment in use.

@@ -32,7 +32,7 @@ _MESSAGES: Final[dict[Status, str]] = {
 
 
 class Refusing(Protocol):
-    """The journal that refuses, as `Replica` is one."""
+    """The journal that refuses an append, as `Replica` is one."""
 
     name: JournalName
     context: Context
@@ -43,7 +43,7 @@ class Refusing(Protocol):
 
 
 def refusal(status: Status, journal: Refusing, begin: int) -> str:
-    """The error text of a refusal, in which `begin` is the head that the append met."""
+    """The error text of a refused append, in which `begin` is the head that it met."""
     fullness = (
         journal.log_fault
         or journal.fullness

@@ -99,7 +99,7 @@ class Replica:
     """One open journal."""
 
     def __init__(self, context: Context, opened: OpenedReplica) -> None:
-        """Start the pipeline in the epoch that the opening began."""
+        """Start the journal's pipeline in the epoch that the opening began."""
         self.context = context
         self.info, self.name = opened.info, opened.info.name
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
@@ -196,7 +196,7 @@ class Replica:
         contradiction: str,
         doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
     ) -> None:
-        """Judge the fragments that the store listed. Nothing was uploaded before.
+        """Judge the fragments that the journal's store listed. Nothing was uploaded before.
 
         Args:
             index: of `fragments`. To make it of 100,000 takes half a second, so a thread does it.
@@ -250,7 +250,7 @@ class Replica:
             await self._readers.wait()
 
     def close(self, status: Status) -> None:
-        """Answer every caller, and close the files."""
+        """Answer every caller of the journal, and close its files."""
         if self.is_closed:
             return
         self.host.deliver(Closed(status=status))
@@ -264,7 +264,7 @@ class Replica:
         self.context.troubles.judge(self)
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the present state, valid once the files are synced. Between appends only."""
+        """The checkpoint of the journal's state, valid once the files are synced. Between appends only."""
         spool = self.spool
         return Checkpoint(
             epoch=self.epoch,
@@ -295,7 +295,7 @@ class Replica:
             self.host.deliver(StreamFailed(stream=effect.stream, status=Status.STORE_UNHEALTHY))
 
     def _try(self, effect: Persist | Grant | Roll) -> bool:
-        """Perform `effect`; False: no descriptor is free now, and nothing changed."""
+        """Perform the pipeline's `effect`; False: no descriptor is free now, and nothing changed."""
         match effect:
             case Persist():
                 return self._write(effect)
@@ -331,7 +331,7 @@ class Replica:
         return True
 
     def _log(self, effect: Persist, spool: SpoolFile, parts: list[Buffer]) -> bytes:
-        """Append the record to the log; returns the record's bytes before the content."""
+        """Append the proposal to the log; returns the record's bytes before the content."""
         passed("journal.append.before_log")
         head = encode_proposal(
             epoch=self.epoch,
@@ -372,7 +372,7 @@ class Replica:
             self.context.troubles.lacked_room(self.context.time.now())
 
     def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:
-        """Undo the staging of `effect`, and perform nothing until the pipeline has rolled back."""
+        """Undo the staging of an append's `effect`; perform nothing until the pipeline has rolled back."""
         self._is_refusing = True
         dropped = self._awaiting.clear()  # The pipeline takes back these later appends as well.
         if saved is not None:
@@ -454,7 +454,7 @@ class Replica:
             self._awaiting.perform(effect, self.spool.file)
 
     def _give_tail(self, effect: Grant) -> bool:
-        """Give the tail to a stream; False: no descriptor is free now."""
+        """Give the journal's tail to a streaming append; False: no descriptor is free now."""
         streamed = self.streamed_appends.get(effect.stream)
         try:
             if streamed is None or self.log_fault:

@@ -58,12 +58,12 @@ PROBE_PAUSE: Final = Duration(5 * SECOND)
 
 
 class JournalsRole:
-    """One-node journals."""
+    """The role that gives a node its journals."""
 
     name = "journals"
 
     async def start(self, scope: Scope, ports: Ports, config: JournalsConfig, services: Services) -> None:
-        """Recover the log, begin to open every journal, and offer the methods.
+        """Recover the journals' log, begin to open every journal, and offer the methods.
 
         Raises:
             ConfigError: the log is locked, belongs to another node, or is of a newer version; or
@@ -125,7 +125,7 @@ class JournalsRole:
 
 
 async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnation:
-    """The incarnation of the data: from its record, from the keys if that is damaged, or a new one.
+    """The incarnation of the journals' data: from its record, from the keys if that is damaged, or new.
 
     A log that holds journals had an identity record. If that record is lost, the newest epoch key names the
     incarnation.
@@ -165,7 +165,7 @@ def _mend_identity(log: Log, incarnation: Incarnation) -> None:
 
 
 def _renew_identity(log: Log, incarnation: Incarnation) -> None:
-    """Write the identity record anew, because it pins the oldest segment; then let go of the old one.
+    """Write the journals' identity record anew, as it pins the oldest segment; then let go of the old one.
 
     Otherwise a whole segment would be read to copy its 43 bytes, again and again (ADR 0194).
     """

@@ -37,7 +37,7 @@ def read_seal(disk: Disk, directory: str, *, is_needed: bool = False) -> Seal | 
 
 
 def write_seal(disk: Disk, directory: str, seal: Seal) -> None:
-    """Replace the seal, durably: whole, or not at all."""
+    """Replace a journal's seal, durably: whole, or not at all."""
     name = f"{directory}/{SEAL_NAME}"
     disk.make_dir(directory)
     file = disk.open(f"{name}.new", create=True)

@@ -99,7 +99,7 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
 
 
 class Row(NamedTuple):
-    """A method without its handler."""
+    """A method of journals without its handler."""
 
     name: str
     number: int
@@ -108,7 +108,7 @@ class Row(NamedTuple):
     request: type[msgspec.Struct]
 
     def method(self, handler: Callable[..., Any]) -> Method:
-        """The method, handled by `handler`."""
+        """The journals' method, handled by `handler`."""
         return Method(
             self.name,
             number=self.number,
@@ -142,7 +142,7 @@ ROWS: Final = (
 
 
 class UnaryAppend:
-    """One append whose whole content is in its request."""
+    """One append to a journal whose whole content is in its request."""
 
     __slots__ = ("answered", "parts")
 
@@ -165,7 +165,7 @@ class AppendRunSink:
         self._replica, self._bytes_max = replica, replica.context.config.run_bytes_max
 
     def on_run(self, run: Run) -> None:
-        """Submit the run to the pipeline as one event."""
+        """Submit the run to the journal's pipeline as one event."""
         if self._replica.is_closed:
             status = self._replica.pipeline.closing_status
             run.answer(status, message=refusal(status, self._replica, self._replica.end))
@@ -218,7 +218,7 @@ class Service:
 
     async def _accept(self, request: LossRequest, *, is_head_only: bool) -> Reply:
         if request.head is not None and not 0 <= request.head < 1 << 62:
-            raise InvalidArgument(f"head {request.head} is not in [0, 2**62)")
+            raise InvalidArgument(f"a journal's head {request.head} is not in [0, 2**62)")
         return Reply(
             await self._broker.accept_loss(
                 request.journal,
@@ -253,7 +253,7 @@ class Service:
         return Reply(self._broker.status(request.journal, request.create_revision))
 
     async def append(self, call: Call, request: AppendRequest, payload: memoryview) -> Reply:
-        """One append whose content is the payload."""
+        """One append to a journal whose content is the payload."""
         if request.condition is not None:
             validate_condition(request.condition)
         if len(payload) > self._config.inline_bytes_max:
@@ -267,7 +267,7 @@ class Service:
         return Reply(await run.answered)
 
     async def append_stream(self, call: Call, request: AppendRequest, stream: WireStream) -> Reply:
-        """One append whose content comes in messages; the last one says so."""
+        """One append to a journal whose content comes in messages; the last one says so."""
         if request.condition is not None:
             validate_condition(request.condition)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
@@ -286,7 +286,7 @@ class Service:
         )
 
     async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
-        """Committed bytes, chunk by chunk."""
+        """Committed bytes of a journal, chunk by chunk."""
         _require_offsets(request.offset, request.end)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         at = replica.end if request.offset is None else request.offset
@@ -310,7 +310,7 @@ class Service:
         return Reply(ReadReply(offset=at, committed_end=replica.end))
 
     async def registers(self, call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """The registers, after a barrier: every earlier append is acknowledged (journals.9)."""
+        """The journal's registers, after a barrier: every earlier append is acknowledged (journals.9)."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
         replica.deliver(Submitted(run=barrier, count=1, length=0))
@@ -321,7 +321,7 @@ class Service:
         return Reply(Registers(values=state.values, version=state.version, at=state.at))
 
     async def settle(self, call: Call, request: SettleRequest, _payload: memoryview) -> Reply:
-        """The outcome of an attempt, after a barrier: if it has not taken effect by then, it never will."""
+        """The outcome of an append's attempt, after a barrier: if it has no effect by then, it never will."""
         validate_attempt(request.attempt)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
@@ -333,7 +333,7 @@ class Service:
         return Reply(SettleReply(commit=commit, known_from=attempts.known_from))
 
     async def fragments(self, call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
-        """A page of the closed fragments."""
+        """A page of a journal's closed fragments."""
         _require_offsets(request.beyond)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         most = min(max(1, request.count_max), FRAGMENTS_MAX)
@@ -380,7 +380,7 @@ def _require_offsets(*offsets: ByteOffset | None) -> None:
 
 
 def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[list[FragmentInfo], bool]:
-    """Closed fragments that end above `beyond`, by offset, `count` at most; and whether there are more."""
+    """A journal's closed fragments that end above `beyond`, `count` at most; and whether there are more."""
     at = first_above(replica.closed, beyond)
     waiting = {each.begin: each for each in replica.closed[at : at + count + 1]}
     codec = replica.info.spec.fragment.codec

@@ -29,7 +29,7 @@ WAIT_STEP: Final = Duration(5 * MILLISECOND)
 
 
 class Opener(Protocol):
-    """Opens files: a disk, or a `SpoolDisk`."""
+    """Opens spool files: a disk, or a `SpoolDisk`."""
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
         """See `Disk.open`."""
@@ -48,7 +48,7 @@ class SpoolDisk:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         crash: Crash,
     ) -> None:
-        """Open files of `disk`.
+        """Open spool files of `disk`.
 
         Args:
             open_max: how many files stay open while they are idle.
@@ -80,7 +80,7 @@ class SpoolDisk:
         return len(self._synced) + len(self._unsynced)
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> "SpoolHandle":
-        """Like `Disk.open`, but the file may rest.
+        """Like `Disk.open`, but the spool file may rest.
 
         Its descriptor is closed while it is idle and opened again on the next use.
 
@@ -133,7 +133,7 @@ class SpoolDisk:
         return file
 
     def relieve(self) -> bool:
-        """Let half of the files rest, because no descriptor was free, and keep fewer open for a while.
+        """Let half of the spool files rest, because no descriptor was free, and keep fewer open a while.
 
         Returns:
             Whether a descriptor is free now. Otherwise some may be soon: unsynced files are being synced.
@@ -171,7 +171,7 @@ class SpoolDisk:
                 self._flush_some()
 
     def _rest(self, *, down_to: int) -> bool:
-        """Close idle, synced files, those used longest ago first; returns whether any was closed."""
+        """Close idle, synced spool files, those used longest ago first; whether any was closed."""
         closed = 0
         with self.lock:
             for handle in list(self._synced):
@@ -193,7 +193,7 @@ class SpoolDisk:
             self._spawn(self._flush(handle))
 
     async def _flush(self, handle: "SpoolHandle") -> None:
-        """Sync a file, so that it may rest."""
+        """Sync a spool file, so that it may rest."""
         try:
             await handle.flush()
         except OSError as error:
@@ -207,7 +207,7 @@ class SpoolDisk:
 
 
 class SpoolHandle:
-    """A file that may rest; implements the `File` port."""
+    """A spool file that may rest; implements the `File` port."""
 
     def __init__(self, pool: SpoolDisk, name: str, file: File) -> None:
         self._pool, self._name = pool, name
@@ -235,7 +235,7 @@ class SpoolHandle:
         return self._written != self._synced
 
     def rest(self) -> bool:
-        """Close the descriptor if the file is idle and synced; returns whether it did. Under the lock."""
+        """Close the spool's descriptor if it is idle and synced; whether it did. Under the lock."""
         file = self._file
         if file is None or self._use_count or self.is_unsynced:
             return False
@@ -316,7 +316,7 @@ class SpoolHandle:
         await self._hint(lambda file: file.uncache(begin, end))
 
     async def _hint(self, give: Callable[[File], Awaitable[None]]) -> None:
-        """Give a hint about the file if it is open; it need not be opened for one."""
+        """Give a hint about the spool file if it is open; it need not be opened for one."""
         with self._pool.lock:
             self._use_count += 1
             file = self._file
@@ -336,7 +336,7 @@ class SpoolHandle:
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
-        """Close if asked to and idle: another file may get the number of a closed descriptor."""
+        """Close a spool file if asked to and idle: another file may get a closed descriptor's number."""
         with self._pool.lock:
             if not self._is_closed or self._use_count:
                 return
@@ -346,7 +346,7 @@ class SpoolHandle:
             file.close()
 
     def hold(self) -> File:
-        """The open file, which does not rest until `let_go`.
+        """The open spool file, which does not rest until `let_go`.
 
         Raises:
             OSError: EMFILE, ENFILE: the file rested, and cannot be opened now. Nothing changed.
@@ -373,7 +373,7 @@ class SpoolHandle:
 
     def _awake(self) -> File:
         if self._is_closed:
-            raise OSError(errno.EBADF, "the file is closed", self._name)
+            raise OSError(errno.EBADF, "the spool file is closed", self._name)
         file = self._pool._opened(self._name, create=False, exclusive=False)  # noqa: SLF001 - its other half.
         with self._pool.lock:
             if self._file is None and not self._is_closed:
@@ -385,13 +385,13 @@ class SpoolHandle:
         if mine is not file:
             file.close()  # Another thread opened it first, or it was closed meanwhile.
         if mine is None:
-            raise OSError(errno.EBADF, "the file was closed meanwhile", self._name)
+            raise OSError(errno.EBADF, "the spool file was closed meanwhile", self._name)
         self._pool.make_room()
         return mine
 
 
 class _Using:
-    """A block that uses the open file of a handle. A class: each append to a spool enters one."""
+    """A block that uses the open file of a spool's handle. A class: each append to a spool enters one."""
 
     __slots__ = ("_handle",)
 

@@ -67,10 +67,10 @@ class Saved:
 
 
 class SpoolFile:
-    """The file of one fragment, with its sums."""
+    """The spool file of one fragment, with its sums."""
 
     def __init__(self, file: File, begin: ByteOffset) -> None:
-        """Take over `file`; bytes that it already has do not count."""
+        """Take over the spool's `file`; bytes that it already has do not count."""
         self.file = file
         self.begin = self.end = begin
         self.first_append = 0
@@ -130,7 +130,7 @@ class SpoolFile:
         return self._closed
 
     def save(self) -> Saved:
-        """The present state."""
+        """The present state of a spool."""
         return Saved(
             self.end,
             self._sha.copy(),
@@ -147,7 +147,7 @@ class SpoolFile:
         del self._block_crcs[saved.block_count :]
 
     def append(self, parts: Sequence[Buffer], *, wall: int) -> None:
-        """Write `parts` back to back at the end, and add them to the sums.
+        """Write `parts` back to back at the spool's end, and add them to the sums.
 
         Raises:
             OSError: after ENOSPC and EDQUOT nothing changed; after any other the process must end.
@@ -167,7 +167,7 @@ class SpoolFile:
             self._reserved = end + RESERVE_BYTES
 
     def finish(self) -> None:
-        """Give back what is reserved behind the end: nothing more comes.
+        """Give back what is reserved behind the spool's end: nothing more comes.
 
         Raises:
             OSError: the disk failed, or no descriptor is free. Nothing changed.
@@ -177,7 +177,7 @@ class SpoolFile:
             self._reserved = 0
 
     def absorb(self, content: Buffer, *, wall: int) -> None:
-        """Add content to the sums that is in the file already."""
+        """Add content that is in the spool file already to its sums."""
         if self.end == self.begin:
             self.first_append = wall
         self._sha.update(content)
@@ -254,7 +254,7 @@ class SpoolFile:
         return BlockSums(self.begin, self.end, self.digest(), crcs)
 
     def believe(self, crcs: Sequence[int], digest: bytes) -> bool:
-        """Take these sums for those of the content: blocks that do not have theirs are given up.
+        """Take these sums for those of the spool's content: blocks that do not have theirs are given up.
 
         Returns:
             Whether there are such blocks. Then nothing can be appended, because the SHA-1 cannot go on.
@@ -313,7 +313,7 @@ def spool_begin(name: str) -> ByteOffset | None:
 
 
 def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:
-    """Make the file that `plan` describes, from the bytes in the file and the content in the log. Blocking.
+    """Make the spool file of `plan` from the bytes in the file and the content in the log. Blocking.
 
     The file is not synced: content that may not be synced stays in the log until a checkpoint has synced it.
 
@@ -356,7 +356,7 @@ def _is_partly_sound(files: Opener, directory: str, spool: SpoolFile, plan: Spoo
 
 
 def write_again(file: File, plan: SpoolPlan) -> None:
-    """Write the content that the log has into the file again.
+    """Write the content that the log has into the spool file again.
 
     Raises:
         OSError: the disk failed.
@@ -375,7 +375,7 @@ def write_again(file: File, plan: SpoolPlan) -> None:
 
 
 def overwrite(file: File, at: int, parts: Sequence[Buffer]) -> None:
-    """Write `parts` back to back, also over sectors that the disk cannot read.
+    """Write `parts` into a spool back to back, also over sectors that the disk cannot read.
 
     To write a part of a sector the kernel must read it; if it cannot, the write fails, and nothing is written
     to the file any more (`runtime.syncs`). So such a sector is written whole. If it has other bytes as well,
@@ -402,7 +402,7 @@ def overwrite(file: File, at: int, parts: Sequence[Buffer]) -> None:
 
 
 def _can_cut(file: File, at: int) -> bool:
-    """Whether a write may begin or end at `at`: not within a sector that cannot be read."""
+    """Whether a write to a spool may begin or end at `at`: not within a sector that cannot be read."""
     if not at % SECTOR_BYTES:
         return True
     try:
@@ -415,7 +415,7 @@ def _can_cut(file: File, at: int) -> bool:
 
 
 async def ask_again(disk: Disk, spool: SpoolFile, offset: ByteOffset, end: ByteOffset) -> None:
-    """Have a thread read the blocks of `[offset, end)`: it waits if reads fail for a while (ADR 0198).
+    """Have a thread read a spool's blocks of `[offset, end)`: it waits if reads fail a while (ADR 0198).
 
     Whoever reads on the loop does not wait. It calls this, and reads again, before it decides by a failure.
 

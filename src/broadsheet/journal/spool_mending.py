@@ -93,7 +93,7 @@ def _is_here(replica: Replica, spool: SpoolFile) -> bool:
 async def _rewritten(
     replica: Replica, spool: SpoolFile, wanted: dict[ByteOffset, None]
 ) -> dict[ByteOffset, None]:
-    """Write the `wanted` blocks again whose content the log has; returns the others.
+    """Write the `wanted` blocks of a spool again whose content the log has; returns the others.
 
     The log's records follow each other in offset. So a block is written as soon as a record begins behind it,
     and few blocks are in memory at a time.
@@ -141,7 +141,7 @@ def _collect(
 
 
 def _write(spool: SpoolFile, begin: ByteOffset, pieces: Sequence[Piece]) -> bool:
-    """Write a block with the log's content in it, if it then has its checksum."""
+    """Write a spool's block with the log's content in it, if it then has its checksum."""
     length = spool.block_end(begin) - begin
     content = bytearray(read_around(spool.file, begin - spool.begin, length).ljust(length, b"\0"))
     for at, piece in pieces:

@@ -62,7 +62,7 @@ class Witnesses(NamedTuple):
 
 
 def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses) -> bool:
-    """Extend `plan` by the proven content of the spool files; returns whether nothing is missing."""
+    """Extend the journal's `plan` by the proven content of the spool files; whether nothing is missing."""
     claims = witnesses.claims
     # A checkpoint may name an end that appends before it in the log have passed already.
     last_end = None if claims.last_end is None else max(claims.last_end, plan.end)
@@ -139,7 +139,7 @@ def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
 def _claimed_by_bytes(
     disk: Disk, directory: str, found: Sequence[SpoolFound], last: bytes
 ) -> Iterable[Claim]:
-    """Claims for the files whose sum is among the bytes of the last record.
+    """Claims for the spools whose sum is among the bytes of the last record.
 
     The sum of a whole file may be anywhere in the record. If a file has later bytes that were never adopted,
     the sum in the record's head counts, for an end that the head names, or would name without one damaged
@@ -165,7 +165,7 @@ def _sum(disk: Disk, directory: str, found: SpoolFound) -> bytes:
 def _sums(
     disk: Disk, directory: str, found: SpoolFound, ends: Sequence[ByteOffset]
 ) -> Iterable[tuple[ByteOffset, bytes]]:
-    """The sum of a file through each of the `ends` that lie in it; the file is read once."""
+    """The sum of a spool file through each of the `ends` that lie in it; the file is read once."""
     digest, at = sha1(usedforsecurity=False), found.begin
     file = disk.open(spool_name(directory, found.begin))
     try:
@@ -182,7 +182,7 @@ def _sums(
 
 
 def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim]) -> Claim | None:
-    """The furthest claim that the file's content proves, after that content was written again."""
+    """The furthest claim that a spool's content proves, after that content was written again."""
     wanted: dict[int, list[Claim]] = {}
     for claim in claims:
         if claim.end > spool.end:
@@ -202,7 +202,7 @@ def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim
 
 
 def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> Claim | None:
-    """The furthest proven claim; reads the file once, up to the last claimed end."""
+    """The furthest proven claim about a spool; reads the file once, up to the last claimed end."""
     digest, at, best = sha1(usedforsecurity=False), spool.begin, None
     for end in sorted({*wanted, spool.end}):
         while at < end:

@@ -31,7 +31,7 @@ def is_sums(name: str) -> bool:
 
 
 def write_sums(disk: Disk, directory: str, sums: BlockSums) -> bool:
-    """Write and sync the file; its name is durable after a sync of the directory.
+    """Write and sync the file of a spool's sums; its name is durable after a sync of the directory.
 
     Returns:
         False: the disk has no space for it.
@@ -58,7 +58,7 @@ def write_sums(disk: Disk, directory: str, sums: BlockSums) -> bool:
 
 
 def read_sums(files: Opener, directory: str, known: ClosedSpool) -> BlockSums | None:
-    """The block sums of the content that a record names; None if there are none, or they are damaged."""
+    """The block sums of the spool that a record names; None if there are none, or they are damaged."""
     try:
         file = files.open(sums_name(directory, known.begin, known.end))
     except FileNotFoundError:

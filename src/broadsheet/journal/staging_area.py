@@ -27,7 +27,7 @@ SLICE_BYTES: Final = 1 << 20
 
 
 class StagedBy(NamedTuple):
-    """The caller, and its connection, whose share a stream uses."""
+    """The caller of a streaming append, and its connection, whose share it uses."""
 
     caller: str
     connection: int
@@ -48,7 +48,7 @@ class StagingArea:
     def __init__(
         self, disk: Disk, config: JournalsConfig, *, spawn: Callable[[Coroutine[Any, Any, None]], object]
     ) -> None:
-        """Stage on `disk`, within the bounds of `config`; `spawn` runs the task that removes files."""
+        """Stage appends on `disk`, within the bounds of `config`; `spawn` runs the removal of their files."""
         self.disk = disk
         self.memory_bytes = config.staged_memory_bytes
         self._count_max, self._bytes_max = config.staged_count_max, config.staged_bytes_max
@@ -68,7 +68,7 @@ class StagingArea:
                 self.disk.remove(f"{DIRECTORY}/{name}")
 
     def open(self, by: StagedBy | None = None) -> "Staged":
-        """Make room for one stream.
+        """Make room for one streaming append.
 
         Args:
             by: whose share it uses; None: no share, only the bound of the node.
@@ -97,7 +97,7 @@ class StagingArea:
         return Staged(self, f"{DIRECTORY}/{self._number:016x}", by)
 
     def reserve(self, length: int, by: StagedBy | None) -> None:
-        """Count `length` more bytes.
+        """Count `length` more staged bytes.
 
         Raises:
             Throttled: too many bytes are staged, of all callers or of this one.
@@ -144,7 +144,7 @@ class StagingArea:
                 del self._used[key]
 
     def remove(self, name: str) -> None:
-        """Remove a file soon; if the system refuses, when the next stream opens, or at the next start.
+        """Remove a staged file soon; if the system refuses, when the next stream opens, or at a start.
 
         A thread does it: the system takes 50 ms to remove a file of 256 MiB, and a client may give up many at
         once.
@@ -164,7 +164,7 @@ class StagingArea:
 
 
 def _not_removed(disk: Disk, names: Sequence[str]) -> list[str]:
-    """Remove files; returns those that the system does not let go now."""
+    """Remove staged files; returns those that the system does not let go now."""
     kept = []
     for name in names:
         try:
@@ -177,7 +177,7 @@ def _not_removed(disk: Disk, names: Sequence[str]) -> list[str]:
 
 
 class Staged:
-    """The content of one stream."""
+    """The staged content of one streaming append."""
 
     def __init__(self, area: StagingArea, name: str, by: StagedBy | None) -> None:
         self.length = 0
@@ -188,7 +188,7 @@ class Staged:
         self._is_closed = False
 
     def put(self, chunk: Buffer) -> None:
-        """Stage one chunk.
+        """Stage one chunk of a streaming append.
 
         Raises:
             Throttled: too much is staged.
@@ -217,7 +217,7 @@ class Staged:
         self._file.write_at(self.length, (chunk,))
 
     def slices(self) -> Iterator[bytes]:
-        """The content, up to `SLICE_BYTES` at a time. Unreadable sectors are zeros, as `crc` shows.
+        """The staged content, up to `SLICE_BYTES` at a time. Unreadable sectors are zeros, as `crc` shows.
 
         Raises:
             OSError: the content cannot be read now.
@@ -234,7 +234,7 @@ class Staged:
         return self._crc
 
     def close(self) -> None:
-        """Drop the content. Idempotent."""
+        """Drop the staged content. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

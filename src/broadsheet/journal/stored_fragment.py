@@ -39,7 +39,7 @@ class Decoding:
     """Decodes a stored fragment block by block, from its begin on."""
 
     def __init__(self, objects: ObjectStore, run: Run, name: str, fragment: Fragment) -> None:
-        """Start at the fragment's begin."""
+        """Start to decode at the fragment's begin."""
         self.size = DECODER_BYTES[fragment.codec]
         self.number = 0
         """The block that comes next."""
@@ -49,7 +49,7 @@ class Decoding:
         self._rest = b""
 
     async def next_block(self) -> bytes:
-        """The next block; empty after the last one.
+        """The next block of the stored fragment; empty after the last one.
 
         Raises:
             OSError: the store does not answer. Corrupt: the content is not what the name says. After either
@@ -70,7 +70,7 @@ class Decoding:
         return block
 
     def _gather(self) -> bytes | None:
-        """Decode up to a block of content; None at the end. Blocking."""
+        """Decode up to a block of the fragment's content; None at the end. Blocking."""
         found: list[bytes] = []
         wanted = BLOCK_BYTES - len(self._rest)
         while wanted > 0:
@@ -85,7 +85,7 @@ class Decoding:
 
 
 async def fetched(objects: ObjectStore, name: str, begin: int, end: int) -> bytes:
-    """The stored bytes of `[begin, end)`, or fewer if the object ends before.
+    """The stored bytes of `[begin, end)` of a fragment, or fewer if the object ends before.
 
     Raises:
         Corrupt: the object is gone or damaged. OSError: the store does not answer.

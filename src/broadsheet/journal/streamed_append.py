@@ -56,7 +56,7 @@ class StreamedAppend:
     def __init__(
         self, replica: Replica, stream: int, condition: Condition | None, *, by: StagedBy | None = None
     ) -> None:
-        """Open the append at the pipeline; `granted` tells whether content may come.
+        """Open a streaming append at the pipeline; `granted` tells whether content may come.
 
         Args:
             by: the caller whose share of the staging area it uses.
@@ -141,7 +141,7 @@ class StreamedAppend:
     # What the service calls.
 
     def put(self, chunk: Buffer) -> None:
-        """Stage one chunk of at most `SLICE_BYTES`.
+        """Stage one chunk of a streaming append, of at most `SLICE_BYTES`.
 
         Does nothing after `aborted` is done.
         """
@@ -167,7 +167,7 @@ class StreamedAppend:
             self._replica.deliver(StreamEnded(stream=self._stream, length=self._staged.length))
 
     def fail(self, status: Status) -> None:
-        """Drop the content, also from the tail, and report the failure. Does nothing once it is PLACED."""
+        """Drop the append's content, also from the tail, and report it. Does nothing once it is PLACED."""
         if self.phase is Phase.PLACING:
             self.undo()
         elif self.phase not in _UNPLACED:
@@ -178,7 +178,7 @@ class StreamedAppend:
         self._replica.deliver(StreamFailed(stream=self._stream, status=status))
 
     async def _place(self, spool: SpoolFile) -> None:
-        """Copy the content to the end of the spool, and sync it there."""
+        """Copy the append's content to the end of the spool, and sync it there."""
         context = self._replica.context
         crc = 0
         if not self.is_placing:

@@ -28,7 +28,7 @@ _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 async def receive(
     context: Context, append: StreamedAppend, stream: WireStream, deadline: Instant | None
 ) -> Commit:
-    """Receive the content of `append` in messages, and wait for its outcome.
+    """Receive the content of the streaming `append` in messages, and wait for its outcome.
 
     Raises:
         Unknown: it may be appended.
@@ -54,7 +54,7 @@ async def receive(
 
 
 async def _pump(append: StreamedAppend, stream: WireStream) -> None:
-    """Stage messages until the last one.
+    """Stage a streaming append's messages until the last one.
 
     Raises:
         RemoteProtocolError: the stream ended without a last message. Nothing is appended.
@@ -63,7 +63,9 @@ async def _pump(append: StreamedAppend, stream: WireStream) -> None:
     while True:
         message = await _next(append, stream)
         if message is None:
-            raise RemoteProtocolError("the stream ended before the client said that all was sent")
+            raise RemoteProtocolError(
+                "the stream of an append ended before the client said that all was sent"
+            )
         payload = message.payload
         for at in range(0, len(payload), SLICE_BYTES):
             append.put(payload[at : at + SLICE_BYTES])
@@ -76,7 +78,7 @@ async def _pump(append: StreamedAppend, stream: WireStream) -> None:
 
 
 async def _next(append: StreamedAppend, stream: WireStream) -> Message | None:
-    """The next message, unless the append is aborted first."""
+    """The next message of a streaming append, unless it is aborted first."""
     receiving = asyncio.ensure_future(stream.receive())
     try:
         await asyncio.wait((receiving, append.aborted), return_when=asyncio.FIRST_COMPLETED)

@@ -17,7 +17,7 @@ ROOM_AGE_MAX: Final = Duration(5 * SECOND)
 
 
 class Judged(Protocol):
-    """The fields of an open journal that decide."""
+    """The fields of an open journal that decide whether it is in trouble."""
 
     is_closed: bool
     closed: list[SpoolFile]

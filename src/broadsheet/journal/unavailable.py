@@ -19,7 +19,7 @@ class UnavailableJournals:
     name = "journals"
 
     async def start(self, scope: Scope, ports: Ports, config: JournalsConfig, services: Services) -> None:
-        """Offer the methods."""
+        """Offer the journals' methods, each of which refuses."""
         count = len(services.one(Identity).peers)
 
         async def refuse(*_: object) -> Reply:

@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True):
         """Refuse limits under which no append would be admitted."""
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ValueError(f"journals.limits.{name} must be at least 1, not {getattr(self, name)}")
 
 
 class PendingAppend:

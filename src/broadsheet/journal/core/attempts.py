@@ -39,7 +39,7 @@ def validate_attempt(attempt: bytes) -> None:
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True):
-    """A committed append with its attempt id."""
+    """A committed append to a journal with its attempt id."""
 
     attempt: bytes
     begin: ByteOffset
@@ -52,7 +52,7 @@ class Attempts:
     def __init__(
         self, remembered: Sequence[Remembered] = (), *, known_from: ByteOffset = ByteOffset(0)
     ) -> None:
-        """Start with `remembered`, oldest first."""
+        """Start with the attempts in `remembered`, oldest first."""
         self.known_from = known_from
         self._remembered: dict[bytes, Remembered] = {}
         self._settled: dict[bytes, None] = {}

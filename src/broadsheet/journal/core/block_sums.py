@@ -25,7 +25,7 @@ CRC_BYTES: Final = 4
 
 
 class BlockSums(msgspec.Struct, frozen=True):
-    """The sums of the blocks of the fragment that begins at `begin`, up to `end`."""
+    """The sums of the blocks of the fragment that begins at `begin`, up to `end`, as its spool keeps them."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -45,7 +45,7 @@ def encode_sums(sums: BlockSums) -> bytes:
 
 
 def decode_sums(content: bytes) -> BlockSums:
-    """The block sums in a file's `content`.
+    """The block sums of a spool in a file's `content`.
 
     Raises:
         Corrupt: the file is damaged, or of a newer version.
@@ -70,7 +70,7 @@ def block_count(length: int) -> int:
 def crcs_through(
     sums: BlockSums, writes: Iterable[tuple[ByteOffset, Buffer]], end: ByteOffset
 ) -> tuple[int, ...]:
-    """The sum of each block up to `end`, by `sums` and the content of the log behind them.
+    """The sum of each block of a spool up to `end`, by `sums` and the log's content behind them.
 
     Args:
         writes: by offset. They may lack content that only the spool file has: nothing is known from there on.

@@ -45,7 +45,7 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.[a-z]+)", re
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """A closed span and the sum of its content."""
+    """A closed span of a journal and the sum of its content."""
 
     begin: ByteOffset
     end: ByteOffset

@@ -66,7 +66,7 @@ class Index:
         return tuple(next(iter(self._conflicts.values()), ()))
 
     def add(self, fragment: Fragment) -> None:
-        """Add `fragment`; nothing changes if another one covers it."""
+        """Add a stored `fragment` to the index; nothing changes if another one covers it."""
         # Begins and ends rise together. So of all that begin at or below it, the last one reaches furthest.
         at = bisect_right(self._cover, fragment.begin, key=_begin)
         if at and fragment.end <= self._cover[at - 1].end:

@@ -145,7 +145,7 @@ class Pipeline:
         return min(stalled, put)
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the pipeline's invariants."""
         assert self.fragment_begin <= self.adopted_end, "a fragment begins at or below the head"
         assert self.committed_end <= self.adopted_end, "commits what it adopted"
         assert self._persisted <= self._token, "persists what it asked for"
@@ -194,7 +194,7 @@ class Pipeline:
         return Reply(run=run, status=status, begin=self.committed_end, end=self.committed_end)
 
     def _admits(self, length: int) -> Status:
-        """Whether a new request may enter the queue at all, before it is evaluated."""
+        """Whether a new append may enter the pipeline's queue at all, before it is evaluated."""
         if self.state is State.LOST:
             return Status.FENCED
         if self.state is State.CLOSED:
@@ -208,7 +208,7 @@ class Pipeline:
         return Status.OK
 
     def _evaluate(self, entry: PendingAppend, effects: list[Output]) -> None:
-        """Adopt or refuse `entry` at the present head and queue its answer; a whole stream gets the tail."""
+        """Adopt or refuse the append `entry` at the head, queue its answer; a whole stream gets the tail."""
         entry.status = self._verdict(entry)
         if entry.stream is not None and entry.length and entry.status is Status.OK:
             self._roll()
@@ -276,7 +276,7 @@ class Pipeline:
         self._answer(effects)
 
     def _answer(self, effects: list[Output]) -> None:
-        """Commit and answer from the front of the queue, as far as everything is durable and put."""
+        """Commit and answer appends from the front of the queue, as far as all is durable and put."""
         entries, before = self._queue.entries, self.committed_end
         replies: list[Output] = []
         while entries:
@@ -366,7 +366,7 @@ class Pipeline:
         effects.append(Stage(stream=event.stream))
 
     def _early_verdict(self, entry: PendingAppend) -> Status:
-        """The refusal that a stream would meet now, so that its content need not be read; OK if none.
+        """The refusal that a streaming append would meet now: its content need not be read. OK if none.
 
         While another stream owns the tail the head is not known, so nothing is refused. An offset above the
         head is not refused either: other appends may reach it before the content is whole.
@@ -402,7 +402,7 @@ class Pipeline:
         self._drain(effects)
 
     def _on_stream_failed(self, event: StreamFailed, _now: Instant, effects: list[Output]) -> None:
-        """Refuse the stream: its client gave up, was too slow or is gone, or the disk is full."""
+        """Refuse a streaming append: its client gave up, was slow or is gone, or the disk is full."""
         if self._tail.is_owned_by(event.stream):
             hit("journal.pipeline.placing_failed")
             entry: PendingAppend | None = self._tail.release()
@@ -460,7 +460,7 @@ class Pipeline:
         self._end(State.CLOSED, event.status, effects)
 
     def _end(self, state: State, status: Status, effects: list[Output]) -> None:
-        """Answer everything: appends that may be durable with UNKNOWN, all others with `status`."""
+        """Answer every append: those that may be durable with UNKNOWN, all others with `status`."""
         if self.state in (State.LOST, State.CLOSED):
             return
         self.state, self.closing_status, self._put_again_at = state, status, None

@@ -42,27 +42,27 @@ class AttemptAsked(Event, frozen=True, gc=True):
 
 
 class Persisted(Event, frozen=True):
-    """Every `Persist` up to and including `token` is durable."""
+    """Every `Persist` of the pipeline up to and including `token` is durable."""
 
     token: Token
 
 
 class PersistRefused(Event, frozen=True):
-    """There was no room for the `Persist` of `token`: nothing of it, or of a later one, was written."""
+    """The pipeline's `Persist` of `token` had no room: nothing of it, or of a later one, was written."""
 
     token: Token
     status: Status = Status.STORE_UNHEALTHY
 
 
 class RegistersPut(Event, frozen=True):
-    """The registers key holds `version`; if not `is_known`, the outcome of the put is unknown."""
+    """The journal's registers key holds `version`; if not `is_known`, the outcome of the put is unknown."""
 
     version: int
     is_known: bool
 
 
 class StreamOpened(Event, frozen=True, gc=True):
-    """A client wants to append content that it streams."""
+    """A client wants to append to the journal content that it streams."""
 
     stream: int
     run: object
@@ -70,52 +70,52 @@ class StreamOpened(Event, frozen=True, gc=True):
 
 
 class ChunkStaged(Event, frozen=True):
-    """`length` more bytes of the stream are staged beside the tail."""
+    """`length` more bytes of a streaming append are staged beside the journal's tail."""
 
     stream: int
     length: int
 
 
 class StreamEnded(Event, frozen=True):
-    """The client has sent all of the stream's content: `length` bytes are staged."""
+    """The client has sent all of a streaming append's content: `length` bytes are staged."""
 
     stream: int
     length: int
 
 
 class StreamPlaced(Event, frozen=True):
-    """The whole content is at the tail of the spool, synced."""
+    """The whole content of a streaming append is at the tail of the spool, synced."""
 
     stream: int
 
 
 class StreamFailed(Event, frozen=True):
-    """The stream ended without its content, and the spool holds nothing of it."""
+    """A streaming append ended without its content, and the spool holds nothing of it."""
 
     stream: int
     status: Status
 
 
 class RollAsked(Event, frozen=True):
-    """The open fragment is old: close it if it has content (`flush_interval`)."""
+    """The journal's open fragment is old: close it if it has content (`flush_interval`)."""
 
 
 class Fullness(Event, frozen=True):
-    """The disk became fuller than its watermark, or free again."""
+    """The disk became fuller than the journals' watermark, or free again."""
 
     is_full: bool
 
 
 class FellBehind(Event, frozen=True):
-    """Acknowledged bytes turned out to be missing here: accept no more content (journals.15)."""
+    """Acknowledged bytes turned out to be missing here: the journal takes no more content (journals.15)."""
 
 
 class EpochLost(Event, frozen=True):
-    """The epoch key is no longer the one that this pipeline wrote."""
+    """The journal's epoch key is no longer the one that this pipeline wrote."""
 
 
 class Closed(Event, frozen=True):
-    """No more appends; `status` says why."""
+    """The pipeline takes no more appends; `status` says why."""
 
     status: Status
 
@@ -159,7 +159,7 @@ class Persist(Effect, frozen=True, gc=True):
 
 
 class PutRegisters(Effect, frozen=True):
-    """Put the registers key in a transaction that compares the epoch key: it must be unchanged."""
+    """Put the registers key in a transaction that compares the journal's epoch key: it must be unchanged."""
 
     registers: RegisterState
 
@@ -174,19 +174,19 @@ class Reply(Effect, frozen=True, gc=True):
 
 
 class Advance(Effect, frozen=True):
-    """Everything below `end` is committed: wake the readers."""
+    """Everything of the journal below `end` is committed: wake the readers."""
 
     end: ByteOffset
 
 
 class Stage(Effect, frozen=True):
-    """Stage the stream's content beside the tail. Ends as `StreamEnded` or `StreamFailed`."""
+    """Stage a streaming append's content beside the tail. Ends as `StreamEnded` or `StreamFailed`."""
 
     stream: int
 
 
 class Grant(Effect, frozen=True):
-    """Copy the staged content to the tail, from `begin` on. Ends as `StreamPlaced` or `StreamFailed`."""
+    """Copy a streamed append to the tail, from `begin` on. Ends as `StreamPlaced` or `StreamFailed`."""
 
     stream: int
     begin: ByteOffset
@@ -194,21 +194,21 @@ class Grant(Effect, frozen=True):
 
 
 class Abort(Effect, frozen=True):
-    """Drop the stream's staged content, remove it from the tail, and report `StreamFailed`."""
+    """Drop a streaming append's staged content, remove it from the tail, and report `StreamFailed`."""
 
     stream: int
     status: Status
 
 
 class Rollback(Effect, frozen=True):
-    """The refused `Persist`s are undone: the next one begins at `end`."""
+    """The refused `Persist`s of the pipeline are undone: the next one begins at `end`."""
 
     end: ByteOffset
     fragment_begin: ByteOffset
 
 
 class Roll(Effect, frozen=True):
-    """The next fragment begins at `fragment_begin`, the head: close the open one, if possible now."""
+    """A journal's next fragment begins at `fragment_begin`, the head: close the open one, if possible now."""
 
     fragment_begin: ByteOffset
 

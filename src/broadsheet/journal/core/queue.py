@@ -71,7 +71,7 @@ class Queue:
         self.pending_bytes = 0
 
     def check(self, *, committed_end: ByteOffset, adopted_end: ByteOffset, version: int) -> None:
-        """Assert that the entries lead from the committed to the adopted end."""
+        """Assert that the pipeline's queued appends lead from the committed to the adopted end."""
         end, pending = committed_end, 0
         for entry in self.entries:
             pending += entry.pending_bytes

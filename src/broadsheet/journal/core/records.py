@@ -38,7 +38,7 @@ _registers_decoder = msgspec.msgpack.Decoder(RegisterState)
 
 
 class Proposal(msgspec.Struct, frozen=True, gc=False):
-    """One adopted append, or a run of them."""
+    """A journal's record of one adopted append, or of a run of them."""
 
     epoch: Epoch
     fragment_begin: ByteOffset
@@ -57,7 +57,7 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClosedSpool(msgspec.Struct, frozen=True):
-    """A closed fragment whose file is synced and not yet known to be stored."""
+    """A closed fragment whose spool file is synced and not yet known to be stored."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -65,7 +65,7 @@ class ClosedSpool(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Says that everything below `end` is in synced spool files or in the fragment store."""
+    """A journal's record that everything below `end` is in synced spool files or in the fragment store."""
 
     epoch: Epoch
     fragment_begin: ByteOffset
@@ -95,7 +95,7 @@ class ProposalHead(NamedTuple):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Names the incarnation of the data."""
+    """The record that names the incarnation of the journals' data."""
 
     incarnation: Incarnation
 
@@ -116,7 +116,7 @@ def encode_proposal(
     is_spooled: bool,
     attempt: bytes = b"",
 ) -> bytes:
-    """The bytes of a proposal before its content."""
+    """The bytes of a journal's proposal before its content."""
     tail = _registers_encoder.encode(registers) if registers is not None else b""
     flags = (_IS_SPOOLED if is_spooled else 0) | (_HAS_ATTEMPT if attempt else 0)
     head = _HEAD.pack(PROPOSAL, flags, 0, len(tail), epoch, fragment_begin, begin, end, first_append, digest)
@@ -134,7 +134,7 @@ def encode_identity(identity: Identity) -> bytes:
 
 
 def decode(payload: Buffer) -> Proposal | Checkpoint | Identity:
-    """The record in `payload`.
+    """The journal's record in `payload`.
 
     Raises:
         Corrupt: this version cannot read it.

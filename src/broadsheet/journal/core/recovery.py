@@ -60,7 +60,7 @@ class RecoveryPlan(msgspec.Struct):
 
 
 def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
-    """The plan that `records`, in log order, lead to."""
+    """The plan of a journal's recovery that its `records`, in log order, lead to."""
     everything = list(records)
     base = _base(everything)
     opened = ClosedSpool(base.fragment_begin, base.end, base.sum)

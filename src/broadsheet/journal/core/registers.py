@@ -47,7 +47,7 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RegisterState(msgspec.Struct, frozen=True):
-    """The registers after some append."""
+    """The registers of a journal after some append."""
 
     values: dict[str, str]
     version: int
@@ -98,7 +98,7 @@ def is_met(condition: Condition, state: RegisterState) -> bool:
 
 
 def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> RegisterState | None:
-    """The state after an append with `condition` that ends at `at`; None if the registers do not change."""
+    """The registers after an append with `condition` that ends at `at`; None if they do not change."""
     values = dict(state.values)
     for name, value in (condition.subtract or {}).items():
         if values.get(name) == value:

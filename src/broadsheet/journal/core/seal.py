@@ -24,7 +24,7 @@ CRC_BYTES: Final = 4
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A span whose content no sound record or file proves any more."""
+    """A span of a journal whose content no sound record or file proves any more."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -36,7 +36,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """What is sound, what is lost, and whether appends may go on."""
+    """What is sound of a journal, what is lost, and whether its appends may go on."""
 
     journal: JournalName
     checkpoint: Checkpoint
@@ -61,7 +61,7 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def decode_seal(content: bytes, name: str) -> Seal:
-    """The seal in a seal file's `content`.
+    """The journal's seal in a seal file's `content`.
 
     Raises:
         Corrupt: the file is damaged, or of a newer version.
@@ -76,7 +76,7 @@ def decode_seal(content: bytes, name: str) -> Seal:
 
 
 def governs(seal: Seal, newest: Generation | None) -> bool:
-    """Whether the seal is newer than the log's records, so that it counts and they do not.
+    """Whether a journal's seal is newer than its log's records, so that it counts and they do not.
 
     With equal generations a crash came before the log's stream was begun anew.
 
@@ -87,7 +87,7 @@ def governs(seal: Seal, newest: Generation | None) -> bool:
 
 
 def checkpoint_of(plan: RecoveryPlan) -> Checkpoint:
-    """The checkpoint that describes the same state as `plan`."""
+    """The journal's checkpoint that describes the same state as `plan`."""
     last = plan.spools[-1]
     return Checkpoint(
         epoch=plan.epoch,

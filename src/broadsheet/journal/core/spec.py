@@ -80,7 +80,7 @@ def framing_of(spec: JournalSpec) -> Framing | None:
 
 
 def validate_spec(spec: JournalSpec) -> JournalSpec:
-    """Return `spec` if it is legal.
+    """Return the journal's `spec` if it is legal.
 
     Raises:
         InvalidArgument: a field is not legal; the text names it, its value and what is allowed.

@@ -43,7 +43,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """All claims of the records at and after the damage."""
+    """All claims about spools that the records at and after the damage make."""
 
     claims: Sequence[Claim]
     last_end: ByteOffset | None
@@ -60,7 +60,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) -> Claims:
-    """The claims of `suspects`, in log order.
+    """The claims about spools of `suspects`, in log order.
 
     Args:
         suspects: payloads of records; empty bytes for each missing one.

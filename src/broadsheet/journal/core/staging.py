@@ -17,7 +17,7 @@ from broadsheet.journal.core.append_admission import Limits, PendingAppend
 
 
 class _Clock:
-    """How much one client has sent, and its deadline; no deadline once the stream is stopped."""
+    """How much a client of a streaming append sent, and its deadline; none once the stream is stopped."""
 
     __slots__ = ("due", "entry", "length")
 
@@ -27,7 +27,7 @@ class _Clock:
 
 
 class Staging:
-    """The streams whose content is not whole yet."""
+    """The streaming appends whose content is not whole yet."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -49,7 +49,7 @@ class Staging:
         self._clocks[stream] = _Clock(entry, after(now, self._limits.flow_stall))
 
     def staged(self, stream: int, length: int, now: Instant) -> Status:
-        """Count `length` more bytes; OK, or why the stream must be aborted."""
+        """Count `length` more bytes of a streaming append; OK, or why it must be aborted."""
         clock = self._clocks.get(stream)
         if clock is None or clock.due is None:
             return Status.OK  # These bytes were under way when the stream was stopped: it is aborted once.

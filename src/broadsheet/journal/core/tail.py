@@ -8,7 +8,7 @@ from broadsheet.journal.core.append_admission import PendingAppend
 
 
 class Tail:
-    """The owner of the tail, if there is one."""
+    """The streaming append that owns the journal's tail, if there is one."""
 
     def __init__(self) -> None:
         self.owner: PendingAppend | None = None
