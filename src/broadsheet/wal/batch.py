@@ -47,7 +47,7 @@ This is a bare tuple, because every append makes one: a named tuple costs half a
 
 
 class Encoded(NamedTuple):
-    """The bytes of a sealed batch."""
+    """The bytes of a sealed batch of the log."""
 
     parts: list[Buffer]
     size: int
@@ -71,7 +71,7 @@ class Everyone(dict[int, None]):
 
 
 class Batch:
-    """One write that is being collected."""
+    """One batch of the log that is being collected for a write."""
 
     __slots__ = (
         "at", "body", "boot", "bytes_max", "copied", "done", "filled", "flags", "frame_at", "frames",
@@ -167,7 +167,7 @@ class Batch:
         return end <= limit and (size <= self.bytes_max or not self.frames)
 
     def take(self, stream: int, frame: Frame) -> bool:
-        """Place a frame; False, with nothing changed, if there is no room for it or the batch is sealed.
+        """Place a frame in the batch; False, with nothing changed, if there is no room or it is sealed.
 
         The checks of `room_for` are repeated here, in one function, because this is the path of every append.
         """
@@ -229,7 +229,7 @@ class Batch:
             state.moved(end, base)
 
     def encode(self, *, log_id: int, durable: int, chain: int) -> Encoded:
-        """The bytes of the batch. Payloads above 1 KiB are passed on without a copy.
+        """The bytes of the log's batch. Payloads above 1 KiB are passed on without a copy.
 
         Args:
             durable: position through which the log is durable now.

@@ -40,29 +40,29 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the log waits before it asks again for disk space that was refused, or for a flush."""
 
     def __post_init__(self) -> None:
-        """Check the bounds of the fields and the relations between them."""
+        """Check the bounds of a log's settings, and the relations between them."""
         if not 16 * KIB <= self.segment_bytes <= 2048 * MIB or self.segment_bytes % BLOCK_BYTES:
             raise ValueError(
-                f"segment_bytes must be a multiple of 4096 in 16 KiB..2 GiB, not {self.segment_bytes}"
+                f"a log's segment_bytes must be a multiple of 4096 in 16 KiB..2 GiB, not {self.segment_bytes}"
             )
         if not 3 <= self.segments_initial <= self.segments_max:
             raise ValueError(
-                f"segments_initial must be in 3..segments_max, not "
+                f"a log's segments_initial must be in 3..segments_max, not "
                 f"{self.segments_initial}..{self.segments_max}"
             )
         if self.segments_max > SEGMENTS_MAX:
-            raise ValueError(f"segments_max must be at most {SEGMENTS_MAX}, not {self.segments_max}")
+            raise ValueError(f"a log's segments_max must be at most {SEGMENTS_MAX}, not {self.segments_max}")
         if not 1 <= self.segments_reserved <= self.segments_initial - 2:
             raise ValueError(
-                f"segments_reserved must be in 1..segments_initial - 2, not {self.segments_reserved} of "
-                f"{self.segments_initial}"
+                f"a log's segments_reserved must be in 1..segments_initial - 2, not "
+                f"{self.segments_reserved} of {self.segments_initial}"
             )
         for name in ("initial_fill_bytes", "record_bytes_max", "batch_bytes_max", "pending_bytes_max"):
             if getattr(self, name) < BLOCK_BYTES:
-                raise ValueError(f"{name} must be at least 4096, not {getattr(self, name)}")
+                raise ValueError(f"a log's {name} must be at least 4096, not {getattr(self, name)}")
         if not 1 <= self.streams_max <= 1_000_000:
-            raise ValueError(f"streams_max must be in 1..1,000,000, not {self.streams_max}")
+            raise ValueError(f"a log's streams_max must be in 1..1,000,000, not {self.streams_max}")
         if self.vouch_delay < 0:
-            raise ValueError(f"vouch_delay must be at least 0, not {self.vouch_delay} ns")
+            raise ValueError(f"a log's vouch_delay must be at least 0, not {self.vouch_delay} ns")
         if self.retry_delay < MILLISECOND:
-            raise ValueError(f"retry_delay must be at least 1 ms, not {self.retry_delay} ns")
+            raise ValueError(f"a log's retry_delay must be at least 1 ms, not {self.retry_delay} ns")

@@ -162,7 +162,7 @@ class _Step:
         self._runs = self._bytes = 0
 
     async def taken(self, length: int) -> None:
-        """Count a run of `length` bytes, and wait if it is time to."""
+        """Count a copied run of `length` bytes, and wait if it is time to."""
         self._runs += 1
         self._bytes += length
         if self._runs >= RUNS_PER_STEP or self._bytes >= STEP_BYTES:

@@ -30,7 +30,7 @@ BLOCKS: Final = Struct("<I")
 
 
 class Told(NamedTuple):
-    """The content of one slot."""
+    """The content of one slot of a log's file of extents."""
 
     log_id: int
     sequence: int
@@ -75,7 +75,7 @@ class Extents:
             self.filled = dict(filled)
 
     def begin_era(self, era: int) -> None:
-        """Record durably that an era begins: the next start may not be able to read a batch of it.
+        """Record durably that a log's era begins: the next start may not be able to read a batch of it.
 
         Raises:
             OSError: the disk refused or failed.
@@ -120,7 +120,7 @@ def extents_path(directory: str) -> str:
 
 
 def pack(told: Told) -> bytes:
-    """The bytes of one slot."""
+    """The bytes of one slot of a log's file of extents."""
     count = min(max(told.filled, default=-1) + 1, SEGMENTS_MAX)
     blocks = b"".join(BLOCKS.pack(told.filled.get(index, 0) // BLOCK_BYTES) for index in range(count))
 

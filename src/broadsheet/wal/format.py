@@ -75,7 +75,7 @@ class SegmentHeader(NamedTuple):
 
 
 def read_segment_header(block: bytes, name: str) -> SegmentHeader | None:
-    """The header in `block`; None if it is damaged or was never written.
+    """The segment header in `block`; None if it is damaged or was never written.
 
     Raises:
         ConfigError: a version that this program does not know.
@@ -91,7 +91,7 @@ def read_segment_header(block: bytes, name: str) -> SegmentHeader | None:
 
 
 def require_version(version: int, name: str) -> None:
-    """Refuse the file `name` if another version of the format wrote it.
+    """Refuse the log's file `name` if another version of the format wrote it.
 
     Raises:
         ConfigError: a version that this program does not know.
@@ -114,7 +114,7 @@ ROW: Final = Struct("<QQQQII")
 
 
 class BatchFlag(IntFlag):
-    """Properties of a batch."""
+    """Properties of a batch of the log."""
 
     FULL = 1
     """The batch has a row for every stream of the log. A stream without a row was dropped. Only such a batch
@@ -140,7 +140,7 @@ class RowFlag(IntFlag):
 
 
 class Row(NamedTuple):
-    """The state of a stream at the end of a batch."""
+    """The state of a log stream at the end of a batch."""
 
     stream: int
     first: int
@@ -151,7 +151,7 @@ class Row(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """The header of a batch."""
+    """The header of a batch of the log."""
 
     flags: int
     log_id: int
@@ -208,7 +208,7 @@ HEAD: Final = Struct("<4sBBHQQQQQQQQIIIIII")
 
 
 class Kind(IntEnum):
-    """The meaning of a frame."""
+    """The meaning of a frame in a log."""
 
     RUN = 1
     """Entries were appended."""
@@ -227,12 +227,13 @@ class Kind(IntEnum):
 def newer_kind(kind: int) -> ConfigError:
     """The refusal of a log that has a frame of unknown `kind`."""
     return ConfigError(
-        f"a frame of kind {kind} is of a newer version: use the program that wrote it. Nothing was changed"
+        f"a log's frame of kind {kind} is of a newer version: use the program that wrote it. "
+        "Nothing was changed"
     )
 
 
 class FrameHeader(NamedTuple):
-    """A frame header whose crc was verified."""
+    """The header of a log's frame whose crc was verified."""
 
     kind: int
     log_id: int
@@ -258,7 +259,7 @@ BOOT: Final = Struct("<Q36sI")
 
 
 def boot_nonce(boot_id: bytes, drawn: int) -> int:
-    """The nonce of a start: a checksum of the kernel's boot id, then random bits.
+    """The nonce of a log's start: a checksum of the kernel's boot id, then random bits.
 
     Every batch carries the nonce, so every batch tells on which boot of the kernel it was written.
 

@@ -25,7 +25,7 @@ from broadsheet.wal.survey import log_id_of, shorter, survey
 
 
 class FoundRecord(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a stream, sound or not."""
+    """One entry of a log stream, as an inspection found it, sound or not."""
 
     offset: Offset
     payload: bytes
@@ -58,7 +58,7 @@ class Inspection:
         return Generation(found.point.generation if found is not None else 0)
 
     def records(self, stream: LogStreamId) -> Iterator[FoundRecord]:
-        """Every untrimmed entry that was found: the sound ones by offset, then those behind the damage."""
+        """Every untrimmed entry that was inspected: sound ones by offset, then those behind the damage."""
         found = self._verdicts.get(stream)
         if found is None:
             return
@@ -89,7 +89,7 @@ class Inspection:
 
 @contextmanager
 def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
-    """Read a log. Blocking; changes nothing.
+    """Inspect a log. Blocking; changes nothing.
 
     Raises:
         ConfigError: the directory has files of several logs, or of a newer version.

@@ -224,7 +224,7 @@ class Log:
         relief: bool = False,
         done: Done,
     ) -> Offset:
-        """Add one entry to this turn's batch.
+        """Add one entry to the log's batch of this turn.
 
         Args:
             parts: the payload, borrowed until `done` is called. It is checksummed now, and written uncopied.
@@ -289,7 +289,7 @@ class Log:
         relief: bool = False,
         done: Done,
     ) -> Offset:
-        """Add many entries as one run: all of them or none, with one call of `done` for all.
+        """Add many entries to the log as one run: all or none, with one call of `done` for all.
 
         Args:
             records: one for each entry; borrowed until `done` is called. Together at most `record_bytes_max`.
@@ -322,7 +322,7 @@ class Log:
         relief: bool = False,
         done: Done,
     ) -> Offset:
-        """Add a received run with the checksum that it came with.
+        """Add a received run to the log, with the checksum that it came with.
 
         The caller must have verified that checksum: every later reader would take a wrong one for damage.
         This method checks by offset and seed that the run continues the stream.
@@ -386,10 +386,10 @@ class Log:
         generation: Generation,
         is_relief: bool,
     ) -> tuple[StreamState, Generation]:
-        """Refuse a wrong append; for a valid one, the state and the generation of its stream."""
+        """Refuse a wrong append to the log; for a valid one, the state and the generation of its stream."""
         self._check_open()
         if size > self._record_bytes_max + ENTRY_BYTES:
-            raise TooLarge(f"a run of {size} bytes is above record_bytes_max {self._record_bytes_max}")
+            raise TooLarge(f"a log's run of {size} bytes is above record_bytes_max {self._record_bytes_max}")
         if self._pending_bytes + size > self._pending_bytes_max and not is_relief:
             raise Throttled(
                 f"{self._pending_bytes} bytes wait for the disk of {self.directory}, and {size} more exceed "
@@ -423,7 +423,7 @@ class Log:
         return state.crc if state is not None else 0
 
     async def read(self, stream: LogStreamId, from_offset: Offset, bytes_max: int) -> list[Run]:
-        """Read untrimmed, durable entries from `from_offset` on, and verify them.
+        """Read untrimmed, durable entries of a log stream from `from_offset` on, and verify them.
 
         Args:
             bytes_max: of entries with their heads. At least one entry is read, unless the stream ends there.
@@ -469,7 +469,7 @@ class Log:
             return runs if runs[0].next_offset == places[0].end else runs[:1]
 
     def _durable_places(self, state: StreamState, offset: int, bytes_max: int) -> list[Place] | None:
-        """The places of the next durable entries; none if they are not durable yet, None if they are lost."""
+        """The places of a log's next durable entries; none if not durable yet, None if they are lost."""
         places: list[Place] = []
         size = 0
         for place in state.runs(offset, state.next):
@@ -515,7 +515,7 @@ class Log:
         return StreamQuarantined(f"stream {stream} of {self.directory} lost records: repair it, then `reset`")
 
     async def entry(self, stream: LogStreamId, offset: Offset) -> EntryChain | None:
-        """The entry at `offset`: its term, and the chain before and after it. None at the stream's end.
+        """A log stream's entry at `offset`: term, chain before and after it. None at the stream's end.
 
         Raises:
             As `read`.
@@ -599,7 +599,7 @@ class Log:
     def reset(
         self, stream: LogStreamId, next_offset: Offset, generation: Generation, done: Done, *, crc: int = 0
     ) -> None:
-        """Void the whole stream and begin it anew at `next_offset`, as after a repair or a snapshot.
+        """Void a whole log stream and begin it anew at `next_offset`, as after a repair or a snapshot.
 
         This ends quarantine and clears `tail_cut`.
 
@@ -626,7 +626,7 @@ class Log:
         self._ask()
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
-        """Give up all entries below `below`: their domain holds them durably elsewhere.
+        """Give up a log stream's entries below `below`: their domain holds them durably elsewhere.
 
         The next batch records this. Until that batch is durable, a restart may bring the entries back.
         """
@@ -638,7 +638,7 @@ class Log:
         self._advance_oldest()
 
     def drop(self, stream: LogStreamId) -> None:
-        """Forget the whole stream, with the next batch. The same id may then begin anew at offset 0."""
+        """Forget a whole log stream, with the next batch. The id may then begin anew at offset 0."""
         self._check_open()
         state = self.states.get(stream)
         if state is None:
@@ -719,7 +719,7 @@ class Log:
         return self._reclaimer.shortage(is_out_of_space=self._is_out_of_space)
 
     async def close(self) -> None:
-        """Write the pending batches, wait until they are durable, and release the files. Idempotent."""
+        """Write the log's pending batches, wait until they are durable, and release the files. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -738,7 +738,7 @@ class Log:
         self._release()
 
     def check(self) -> None:
-        """Assert every invariant, for the simulator and the tests."""
+        """Assert every invariant of the log, for the simulator and the tests."""
         self.pool.check()
         pins = dict.fromkeys(self.pool.laps, 0)
         is_open = self._last is not None and not self._last.is_sealed
@@ -845,7 +845,7 @@ class Log:
             return
 
     def _use_again(self, files: Sequence[int]) -> None:
-        """Use these files again: their damaged bytes are kept elsewhere now."""
+        """Use these segment files again: their damaged bytes are kept elsewhere now."""
         for lap, use in self.pool.laps.items():
             if use.index in files:
                 self.pool.unpin(lap, 0)

@@ -94,7 +94,7 @@ async def open_files(disk: Disk, directory: str, config: WALConfig, new_log_id: 
 
 
 def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> OpenedLog:
-    """All steps of a start except the boot frame.
+    """All steps of a log's start except the boot frame.
 
     Raises:
         ConfigError: the log is locked, foreign, or of another version. Nothing was changed.
@@ -322,7 +322,7 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
 
 
 def set_aside_if_room(segments: Segments, damage: Sequence[Damage]) -> list[str]:
-    """Like `set_aside`; without space, a descriptor, or an answer of the disk, the bytes stay."""
+    """Set a log's damaged bytes aside; without space, a descriptor, or the disk's answer, they stay."""
     try:
         return set_aside(segments, damage)
     except OSError as error:
@@ -357,7 +357,7 @@ def _holds(file: File, content: bytes) -> bool:
 
 
 def _joined(damage: Sequence[Damage]) -> list[Damage]:
-    """The places, with near ones joined: ten thousand small damaged runs must not become as many files."""
+    """The damaged places, near ones joined: ten thousand small damaged runs must not become as many files."""
     joined: list[Damage] = []
     for place in sorted(damage, key=lambda each: (each.lap, each.file, each.begin)):
         last = joined[-1] if joined else None
@@ -429,7 +429,7 @@ def _readable(file: File, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _rewrite(segments: Segments, result: Result) -> None:
-    """Write the last batch again, in place, and sync: its bytes may never have reached the disk.
+    """Write the log's last batch again, in place, and sync: its bytes may never have reached the disk.
 
     After kill -9, or after a failed sync and a restart, a read may return bytes that only the page cache has,
     and a sync that has nothing to write returns 0. Only the last batch can be in that state, because every

@@ -38,7 +38,7 @@ class Pool:
     """The use of all segments of one log."""
 
     def __init__(self, *, reserved: int = 1) -> None:
-        """Begin without a segment.
+        """Begin a log's pool without a segment.
 
         Args:
             reserved: number of free segments that appends may not take.

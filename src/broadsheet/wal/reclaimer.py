@@ -125,7 +125,7 @@ class SegmentReclaimer:
         self.look()
 
     def full(self, *, is_out_of_space: bool) -> LogFull:
-        """The error that says why there is no room, and the remedy. It takes microseconds."""
+        """The error that says why the log has no room, and the remedy. It takes microseconds."""
         log, pool, config = self._log, self._log.pool, self._log.config
         self._has_turned_away = True
         if is_out_of_space:

@@ -24,7 +24,7 @@ class StreamQuarantined(Corrupt):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a stream: the payload that was appended, with its offset and term."""
+    """One entry of a log stream: the payload that was appended, with its offset and term."""
 
     offset: Offset
     term: Term
@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Whole entries of one stream, back to back, in the form in which they are written and sent."""
+    """Whole entries of one log stream, back to back, in the form in which they are written and sent."""
 
     offset: Offset
     """Offset of the first entry."""
@@ -62,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return Offset(self.offset + self.count)
 
     def records(self) -> Iterator[Record]:
-        """The entries, one by one.
+        """The entries of the run, one by one.
 
         Raises:
             Corrupt: the data is not a sequence of entries, even if its checksum matches.
@@ -128,7 +128,7 @@ def after_entries(data: bytes, count: int) -> int | None:
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What the last start found of one stream."""
+    """What the last start found of one log stream."""
 
     stream: LogStreamId
     first_offset: Offset

@@ -52,7 +52,7 @@ NO_BATCH: Final = -1
 
 
 class Damage(NamedTuple):
-    """A span of bytes that must be set aside before anything writes over them."""
+    """A span of a log's bytes that must be set aside before anything writes over them."""
 
     file: int
     lap: int
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Everything that a start needs to know."""
+    """Everything that a log's start needs to know."""
 
     verdicts: dict[int, Verdict]
     last: BatchHeader
@@ -90,7 +90,7 @@ class Recovery:
     def __init__(
         self, content: Callable[[int], Content], *, log_id: int, shorter: Sequence[int] = ()
     ) -> None:
-        """Prepare to read.
+        """Prepare to read a log.
 
         Args:
             content: gives the content of a segment file by its index.

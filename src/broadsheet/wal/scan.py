@@ -58,7 +58,7 @@ class Content:
 
 
 class FoundFrame(NamedTuple):
-    """A frame whose header is whole."""
+    """A frame of a log whose header is whole."""
 
     at: int
     header: FrameHeader
@@ -81,7 +81,7 @@ class FoundFrame(NamedTuple):
 
 
 def read_batch(content: Content, at: int) -> BatchHeader | None:
-    """The header of the batch at `at`, its rows verified; None if there is no batch, or a damaged one."""
+    """The header of the log's batch at `at`, rows verified; None if there is none, or a damaged one."""
     head = content.read(at, at + BATCH_BYTES)
     if head[:4] != BATCH_MAGIC or len(head) < BATCH_BYTES:
         return None
@@ -134,7 +134,7 @@ def read_frame(data: bytes, at: int) -> FrameHeader | None:
 def frames(
     data: bytes, begin: int, end: int, accepts: Callable[[FrameHeader], bool], *, is_after_hole: bool
 ) -> Iterator[FoundFrame]:
-    """The frames within [begin, end) for which `accepts` is true. Goes on behind bytes that it cannot read.
+    """A segment's frames in [begin, end) that `accepts` takes. Goes on behind bytes that it cannot read.
 
     Args:
         is_after_hole: whether the bytes before `begin` could not be read.

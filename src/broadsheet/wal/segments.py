@@ -46,7 +46,7 @@ class Segments:
     def __init__(
         self, disk: Disk, directory: str, *, log_id: int, segment_bytes: int, told: Told | None = None
     ) -> None:
-        """Begin without a file.
+        """Begin without a segment file.
 
         Args:
             told: how far the files were filled, as the extents file says; None if it says nothing.
@@ -119,7 +119,7 @@ class Segments:
         return index
 
     def fill(self, index: int, end: int) -> None:
-        """Fill one file with zeros up to `end`, durably.
+        """Fill one segment file with zeros up to `end`, durably.
 
         Raises:
             OSError: the disk refused or failed. After ENOSPC it may be repeated: the filled part counts.
@@ -138,7 +138,7 @@ class Segments:
         self.filled[index] = max(self.filled[index], end)
 
     def witness(self) -> None:
-        """Record durably that the files are filled at least as far as the earlier start left them.
+        """Record durably that the segment files are filled as far as the earlier start left them, or more.
 
         Raises:
             OSError: the disk refused or failed.
@@ -157,7 +157,7 @@ class Segments:
                 self._write_end(index, end)
 
     def _write_end(self, index: int, end: int) -> None:
-        """Make the length durable that an earlier start may have left in the page cache only.
+        """Make the segment's length durable that an earlier start may have left in the page cache only.
 
         A sync that failed there left its pages clean, so that a sync alone would write nothing. The last
         block is written again as it is, unless the disk cannot read it: then nothing is written over it.
@@ -179,7 +179,7 @@ class Segments:
         ]
 
     def accept(self, *, is_kept: bool) -> None:
-        """Record durably how far the files are filled now: some may be shorter than they were, or gone.
+        """Record durably how far the segment files are filled: some may be shorter than they were, or gone.
 
         The remains in a file that may be used are zeroed first, and not later: by then batches may be there.
 
@@ -218,7 +218,7 @@ class Segments:
         self.files[index].sync()
 
     def unfilled(self, *, but: Container[int] = ()) -> int | None:
-        """A file, not in `but`, that is shorter than `wanted` and holds no evidence; None if none is."""
+        """A segment file, not in `but`, shorter than `wanted` and without evidence; None if none is."""
         return next(
             (
                 index
@@ -240,7 +240,7 @@ class Segments:
 
 
 def require_readable(file: File) -> None:
-    """Refuse a file of which the disk reads no block behind the header: it looks unused.
+    """Refuse a segment of which the disk reads no block behind the header: it looks unused.
 
     It would be written over, and may hold a lap that later laps follow.
 
@@ -271,7 +271,7 @@ def unreadable(file: File, error: OSError) -> ConfigError:
 
 
 def read_around(file: File, at: int, length: int, unread: list[int] | None = None) -> bytes:
-    """Some bytes of a file; zeros for each block that the disk cannot read (EIO).
+    """Some bytes of a segment file; zeros for each block that the disk cannot read (EIO).
 
     For callers that look for damage: an unreadable sector is a damaged one.
 

@@ -80,7 +80,7 @@ class Table:
 
 
 class StreamState:
-    """The state of one stream after its last placed frame, durable or not."""
+    """The state of one log stream after its last placed frame, durable or not."""
 
     __slots__ = (
         "ats",
@@ -109,7 +109,7 @@ class StreamState:
 
     @classmethod
     def restored(cls, stream: int, verdict: Verdict) -> "StreamState":
-        """The state that recovery found."""
+        """The state of a log stream that recovery found."""
         point, held = verdict.point, verdict.held
         base = held[0].offset if held else verdict.first
         state = cls(stream, first=base, flags=verdict.flags, crc=held[0].seed if held else point.crc)
@@ -129,7 +129,7 @@ class StreamState:
         return PACK_ROW(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
 
     def append(self, end: int, generation: int, crc: int, length: int, lap: int, *, at: int) -> None:
-        """Add a run at the end.
+        """Add a run at the end of the log stream.
 
         Args:
             at: place of its frame in the segment; with the bit `OPEN`, in the frames of its batch.
@@ -144,7 +144,7 @@ class StreamState:
         self.ats.append(at)
 
     def trim(self, below: int) -> list[Release]:
-        """Trim the entries below `below`, and release the runs that end at or below it."""
+        """Trim the log stream's entries below `below`, and release the runs that end at or below it."""
         below = min(below, self.next)
         if below <= self.first:
             return []  # A repeated or late trim asks for nothing new.
@@ -170,7 +170,7 @@ class StreamState:
             self.ats[at] = (self.ats[at] ^ OPEN) + base
 
     def runs(self, begin: int, end: int) -> Iterator[Place]:
-        """The places of the runs that hold entries of [begin, end), in order."""
+        """The places of the log stream's runs that hold entries of [begin, end), in order."""
         first, last = bisect_right(self.ends, begin), bisect_left(self.ends, end)
         for index in range(first, min(last + 1, len(self.ends))):
             yield Place(
@@ -192,7 +192,7 @@ class StreamState:
         return self.crcs[at] if at < len(self.ends) and self.ends[at] == offset else None
 
     def truncate(self, offset: int, generation: int, crc: int) -> list[Release]:
-        """Void the entries from `offset` on; the chain before it is `crc`.
+        """Void the log stream's entries from `offset` on; the chain before it is `crc`.
 
         If `offset` lies inside a run, the run keeps its frame, and its first entries still count, unless all
         of them were trimmed.
@@ -244,7 +244,7 @@ class StreamState:
         return old
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants of one log stream."""
         assert self.base <= self.first <= self.next, f"{self.base} <= {self.first} <= {self.next}"
         assert len(self.ends) == len(self.crcs) == len(self.lengths) == len(self.laps) == len(self.ats)
         assert list(self.ends) == sorted(dict.fromkeys(self.ends)), "runs are in order"

@@ -59,7 +59,7 @@ def suspect_of(frame: FoundFrame, data: bytes) -> Suspect:
 
 
 class Point(NamedTuple):
-    """The end of a stream at some moment: next offset, generation and chain."""
+    """The end of a log stream at some moment: next offset, generation and chain."""
 
     next: int
     generation: int
@@ -67,7 +67,7 @@ class Point(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is left of a stream."""
+    """What is left of a log stream at a start."""
 
     first: int
     point: Point
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
 
 
 class StreamReplay:
-    """One stream, while the log is read."""
+    """One log stream, while the log is read."""
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
@@ -112,7 +112,7 @@ class StreamReplay:
         """First offsets of runs in the order of writing, so that a trim looks at each run once."""
 
     def run(self, held: FoundRun) -> None:
-        """Apply a run that was appended."""
+        """Apply a run that was appended to the log stream."""
         self._touch(held.batch)
         if self.first is None:
             self.first = held.offset
@@ -154,7 +154,7 @@ class StreamReplay:
         self.first = header.offset if self.first is None else min(self.first, header.offset)
 
     def reset(self, header: FrameHeader) -> None:
-        """Apply a reset: the stream begins anew."""
+        """Apply a reset: the log stream begins anew."""
         self._touch(header.batch)
         self._void(0)
         self.shadowed.clear()
@@ -193,7 +193,7 @@ class StreamReplay:
             self._trim(row.first)
 
     def judge(self, tail_batch: int, *, is_suspect: bool, is_freed: bool = False) -> Verdict:
-        """Judge what is left of the stream, after everything was read.
+        """Judge what is left of the log stream, after everything was read.
 
         Args:
             tail_batch: the last batch, the only one that no later batch vouches for.

@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Batches that do not count, because a start that could not read them went on before them."""
+    """Batches of a log that do not count: a start that could not read them went on before them."""
 
     file: int
     lap: int
@@ -120,7 +120,7 @@ def survey(index: int, content: Content, name: str) -> Found:
 
 
 def shorter(found: Sequence[Found], told: Told | None) -> list[int]:
-    """The files that are gone, or shorter than they were.
+    """The segment files that are gone, or shorter than they were.
 
     Args:
         told: how far each file was filled. None if that is lost, too: then each file must be as long as its

@@ -18,7 +18,7 @@ class VouchTimer:
     """The timer of one log that vouches for its last batch."""
 
     def __init__(self, delay: Duration, *, is_idle: Callable[[], bool], vouch: Callable[[], None]) -> None:
-        """Begin in VOUCHED.
+        """Begin a log's timer in VOUCHED.
 
         Args:
             delay: how long a log must be idle; it vouches within twice that time.

@@ -42,7 +42,7 @@ class Owned(NamedTuple):
 
 
 class Account:
-    """The bytes, tasks and RUN streams of one caller."""
+    """The bytes, tasks and RUN streams of one caller of a server."""
 
     __slots__ = (
         "holdings", "is_control", "name", "queued_bytes", "run_count", "saved_for", "task_count",
@@ -246,7 +246,7 @@ class Accounts:
         self._waiting.setdefault(waiter.holding.account, {})[waiter] = size
 
     def forget(self, waiter: Waiter) -> None:
-        """Drop `waiter` from the line."""
+        """Drop `waiter` from the line of connections that wait for room."""
         if waiter.holding is None:
             return
         account = waiter.holding.account
@@ -309,7 +309,7 @@ class Accounts:
                 other.hurry(now)
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants of a server's accounts."""
         accounts = self.by_name.values()
         for what in Owned._fields:
             in_all = sum([getattr(account, what) for account in accounts])

@@ -18,7 +18,7 @@ from broadsheet.wire.method import Call, Method, Shape
 
 
 class Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
-    """A refusal with its status, on its way to the caller."""
+    """A refused request's status and text, on their way to the caller."""
 
     def __init__(self, code: Status, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
 
 
 class Asked(NamedTuple):
-    """A request before it is decoded."""
+    """A request on the wire before it is decoded."""
 
     number: int
     shape: Shape

@@ -17,7 +17,7 @@ def error_of(status: Status, message: str, hint: str = "") -> BroadsheetError:
 
 
 def decode(body: memoryview, kind: type[R], method: str) -> R:
-    """The decoded body of a reply.
+    """The decoded body of a node's reply.
 
     Raises:
         RemoteProtocolError: the body does not decode as a `kind`.
@@ -30,7 +30,7 @@ def decode(body: memoryview, kind: type[R], method: str) -> R:
 
 
 def decode_outcome(body: memoryview, kind: type[R], method: str) -> R:
-    """Like `decode`, of the reply to a request that changes something.
+    """The decoded body of a node's reply to a request that changes something.
 
     Raises:
         Unknown: the body does not decode. The node has answered, so it may have executed the request.
@@ -38,7 +38,7 @@ def decode_outcome(body: memoryview, kind: type[R], method: str) -> R:
     try:
         return decode(body, kind, method)
     except RemoteProtocolError as error:
-        raise Unknown(f"it may have been executed: {error}") from error
+        raise Unknown(f"the request may have been executed: {error}") from error
 
 
 _decoders: dict[type, Any] = {}

@@ -18,7 +18,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 
 def buffers(what: str, parts: Sequence[Buffer]) -> None:
-    """Refuse `parts` unless each is bytes, a bytearray or a memoryview of bytes.
+    """Refuse a caller's `parts` unless each is bytes, a bytearray or a memoryview of bytes.
 
     Raises:
         InvalidArgument: a part is something else; the error names the first such part.
@@ -40,7 +40,7 @@ def buffers(what: str, parts: Sequence[Buffer]) -> None:
 
 
 def encoded(what: str, body: object) -> bytes:
-    """`body` as MessagePack.
+    """A caller's `body` as MessagePack.
 
     Raises:
         InvalidArgument: `body` holds a value that MessagePack cannot express, such as an integer of 65 bits.
@@ -52,7 +52,7 @@ def encoded(what: str, body: object) -> bytes:
 
 
 def timeout(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
-    """Refuse a timeout that is not a whole number of nanoseconds.
+    """Refuse a caller's timeout that is not a whole number of nanoseconds.
 
     Raises:
         InvalidArgument: `given` is neither None nor such a number. Nothing was sent.
@@ -64,7 +64,7 @@ def timeout(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
 
 
 def offset(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
-    """Refuse a value that is not an offset.
+    """Refuse a caller's value that is not an offset.
 
     Raises:
         InvalidArgument: `given` is neither None nor an offset. Nothing was sent.
@@ -76,7 +76,7 @@ def offset(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
 
 
 def text(what: str, given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
-    """Refuse a value that is not text.
+    """Refuse a caller's value that is not text.
 
     Raises:
         InvalidArgument: `given` is not a string, or has no form in UTF-8. Nothing was sent.

@@ -131,7 +131,7 @@ class StreamSlots:
 
 
 class Acknowledged(msgspec.Struct, frozen=True, gc=False):
-    """A run was appended at [begin, end), its records back to back."""
+    """A run of a RUN stream was appended at [begin, end), its records back to back."""
 
     sequence: int
     count: int
@@ -234,7 +234,7 @@ class ClientRunStream:
         return self.unanswered_bytes + size <= window and not self._connection.is_write_paused
 
     async def _wait(self, size: int) -> None:
-        """Wait for room. `on_writable` reserves it for the waiter, so that no other caller can take it."""
+        """Wait for room on the RUN stream. `on_writable` reserves it, so that no other caller takes it."""
         self._raise_if_ended()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, waiter)
@@ -408,7 +408,7 @@ class ClientStream(StreamEnd):
         """Cancel the stream. If it has ended, nothing happens."""
         if not self._reply.done():
             self._connection.withdraw(self.stream)
-            self.on_end(Unknown("cancelled by us: it may have taken effect"))
+            self.on_end(Unknown("the stream was cancelled by us: it may have taken effect"))
 
     def on_event(self, event: MessageReceived | FinishReceived | CreditReceived) -> None:
         """Process a frame of this stream."""
@@ -575,7 +575,9 @@ class ClientConnection(ConnectionProtocol):
         """End a call whose time is up at our end, and cancel it at the node, which may have executed it."""
         if not future.done():
             future.set_exception(
-                DeadlineExceeded(f"no answer in {timeout // MILLISECOND} ms: it may have been executed")
+                DeadlineExceeded(
+                    f"no answer in {timeout // MILLISECOND} ms: the request may have been executed"
+                )
             )
             self._withdraw(stream)
 
@@ -635,7 +637,7 @@ class ClientConnection(ConnectionProtocol):
     # ------------------------------------------------------------------ ConnectionProtocol
 
     def on_events(self, events: list[Event], now: Instant) -> None:
-        """Process the events of the connection machine, in order."""
+        """Process the events of a dialled connection's machine, in order."""
         for event in events:
             match event:
                 case ReplyReceived():
@@ -719,7 +721,7 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def on_lost(self) -> None:
-        """End everything that is still open: `Unreachable` if it was not sent, else `Unknown`."""
+        """End a lost connection's open requests: `Unreachable` if not sent, else `Unknown`."""
         if not self.ready.done():
             self.ready.set_exception(Unreachable(f"{self.address}: {self.reason}"))
         unsent = self._unsent

@@ -110,7 +110,7 @@ def render_rows(kind: int, streams: Sequence[int], body: bytes, payloads: list[B
 
 @lru_cache(maxsize=1024)
 def _parts_dtype(head: int, body: int, payload: int = 0) -> "np.dtype[np.void]":
-    """Frames of equal parts, one behind another."""
+    """The numpy type of frames of equal parts, one behind another."""
     names, sizes = ("head", "body", "payload"), (head, body, payload)
     offsets = [0, head, head + body]
     chosen = [place for place in range(3) if sizes[place]]

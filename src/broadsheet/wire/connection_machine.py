@@ -35,7 +35,7 @@ PAYLOAD_SHIFT: Final = 12
 
 
 class Phase(Enum):
-    """The phase of a connection."""
+    """The phase of a native connection."""
 
     GREETING = "greeting"
     OPEN = "open"
@@ -44,7 +44,7 @@ class Phase(Enum):
 
 
 class Kind(Enum):
-    """What a stream is for."""
+    """What a stream of a native connection is for."""
 
     UNARY = "unary"
     STREAM = "stream"
@@ -52,7 +52,7 @@ class Kind(Enum):
 
 
 class StreamState:
-    """One open stream."""
+    """One open stream of a native connection."""
 
     __slots__ = (
         "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
@@ -187,7 +187,7 @@ class WireConnection:
         return self._next_ping
 
     def tick(self, now: Instant) -> None:
-        """Give up on a silent peer, or ask whether it is there."""
+        """Give up on a connection's silent peer, or ask whether it is there."""
         deadline = self.deadline()
         if deadline is None or now < deadline:
             return
@@ -200,7 +200,7 @@ class WireConnection:
             self._next_ping = after(self.heard_at, interval)
             return
         if self.misses >= self.limits.keepalive_misses_max:
-            self.fail(Status.REMOTE_PROTOCOL, f"no answer to {self.misses} pings")
+            self.fail(Status.REMOTE_PROTOCOL, f"the peer gave no answer to {self.misses} pings")
             return
         self.misses += 1
         self._next_ping = after(now, interval)
@@ -283,7 +283,7 @@ class WireConnection:
         self.out.append(f.frame(kind, stream, f.encode(body)))
 
     def append(self, kind: int, stream: int, body: bytes, payload: Sequence[Buffer]) -> None:
-        """Queue a frame; `payload` is not copied."""
+        """Queue a frame on the wire; `payload` is not copied."""
         out = self.out
         if not payload:
             out.append(f.frame(kind, stream, body))
@@ -293,7 +293,7 @@ class WireConnection:
         out.extend(payload)
 
     def check(self) -> None:
-        """Assert the invariants. The simulator and the tests call this after every step."""
+        """Assert a connection's invariants. The simulator and the tests call this after every step."""
         assert self.phase is not Phase.BROKEN or not self.streams, "a broken connection has no streams"
         assert len(self.streams) <= max(self.limits.streams_max, self.peer_streams_max), "too many streams"
         for stream, state in self.streams.items():

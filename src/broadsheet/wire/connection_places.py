@@ -50,7 +50,7 @@ C = TypeVar("C", bound=Placed)
 
 
 class ConnectionPlaces(Generic[C]):
-    """The connections of one server."""
+    """The connections of one server, with a place each."""
 
     def __init__(self, limits: WireLimits) -> None:
         self.limits = limits
@@ -111,7 +111,7 @@ class ConnectionPlaces(Generic[C]):
         return f"the node has {self.limits.connections_max} connections already, and none is idle", None
 
     def leave(self, connection: C) -> bool:
-        """Drop a connection that is gone; False if it had left before."""
+        """Drop a connection that is gone from its place; False if it had left before."""
         if self.all.pop(connection.connection, None) is None:
             return False
         self._leaving.pop(connection.connection, None)
@@ -124,7 +124,7 @@ class ConnectionPlaces(Generic[C]):
         return True
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants of a server's places."""
         strangers = [each for crowd in self._strangers.values() for each in crowd]
         callers = [each for crowd in self._callers.values() for each in crowd]
         assert len(strangers) == self.stranger_count, "strangers are counted"

@@ -118,7 +118,7 @@ class ConnectionProtocol:
             self.ports.turn.at_end(Rank.WIRE, self.flush)
 
     def queued(self, size: int) -> None:
-        """Count `size` more queued bytes; if there are many, write all of them now.
+        """Count `size` more queued bytes of a connection; if there are many, write all of them now.
 
         Only a write shows whether the socket is full. Without it, streams that each fill a window in one turn
         would queue more than a peer may leave unread.
@@ -157,7 +157,7 @@ class ConnectionProtocol:
             self.transport.abort()
 
     def flush(self) -> None:
-        """Pass everything queued to the transport in one write."""
+        """Pass everything that a connection queued to the transport in one write."""
         self._is_dirty, self._queued_bytes = False, 0
         out = self.machine.out
         if not out:
@@ -202,7 +202,7 @@ class ConnectionProtocol:
         self.end_of_read()
 
     def receive(self, now: Instant, units: int = UNBOUNDED) -> int:
-        """Take whole frames until they cost `units`; the units that they cost."""
+        """Take whole wire frames until they cost `units`; the units that they cost."""
         inbound, machine = self._inbound, self.machine
         inbound.read = machine.receive(
             inbound.slab, inbound.view, inbound.read, inbound.written, now, units=units
@@ -272,7 +272,7 @@ class ConnectionProtocol:
     # ------------------------------------------------------------------ time
 
     def arm(self, now: Instant) -> None:
-        """Set the one timer to the next deadline, unless it fires earlier anyway."""
+        """Set the connection's one timer to the next deadline, unless it fires earlier anyway."""
         if self.is_lost:
             return
         deadlines = [self.machine.deadline(), self.next_deadline()]

@@ -93,7 +93,7 @@ class CancelReceived(Event, frozen=True):
 
 
 class MessageReceived(Event, frozen=True):
-    """A message of a STREAM, within the window that we granted."""
+    """A message of a STREAM came, within the window that we granted."""
 
     stream: int
     body: memoryview
@@ -113,7 +113,7 @@ class CreditReceived(Event, frozen=True):
 
 
 class RunReceived(Event, frozen=True):
-    """A run frame."""
+    """A run frame of a RUN stream came."""
 
     stream: int
     sequence: int

@@ -101,7 +101,7 @@ def _asleep(line: dict[object, Waiter]) -> Iterator[Waiter]:
 
 
 def _in_turns(lines: Iterable[Iterator[Waiter]]) -> Iterator[Waiter]:
-    """The first of each line, then the second of each."""
+    """The tasks that wait, in turns: the first of each line, then the second of each."""
     waiting = deque(islice(lines, WOKEN_MAX))
     while waiting:
         line = waiting.popleft()

@@ -132,7 +132,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GoAway(msgspec.Struct, frozen=True, array_like=True):
-    """The reason why the connection ends, or takes no more streams."""
+    """The reason why a native connection ends, or takes no more streams."""
 
     status: int
     message: str
@@ -140,7 +140,7 @@ class GoAway(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """A status other than OK."""
+    """A frame's status other than OK, with its text."""
 
     status: int
     message: str = ""
@@ -183,7 +183,7 @@ def payload_bytes(parts: Sequence[Buffer]) -> int:
 
 
 def decode_with(decoder: "msgspec.msgpack.Decoder[Any]", body: Buffer, what: str) -> Any:  # noqa: ANN401
-    """`body` decoded.
+    """The `body` of a wire frame, decoded.
 
     Raises:
         RemoteProtocolError: `body` does not decode as a `what`.

@@ -48,7 +48,7 @@ class Inbound:
         self._pinned_bytes = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go if no frame is torn.
+        """Where a connection's next bytes go if no frame is torn.
 
         Room is made here and not after a read, because during a read the loop itself holds a view of the
         slab.
@@ -77,7 +77,7 @@ class Inbound:
         return self.view[self.written :]
 
     def keep(self, view: memoryview, *, copy_bytes_max: int = COPY_BYTES_MAX) -> memoryview:
-        """`view`, or a copy of it, for use after this read.
+        """`view` of received bytes, or a copy of it, for use after this read.
 
         Payloads are copied if they are small, by themselves or compared with their slab, and so are all
         others while the connection pins too many bytes.
@@ -122,7 +122,7 @@ class Inbound:
         self._pool.give(slab)
 
     def _rewind(self) -> None:
-        """Go on after all bytes were taken: at the front, behind live views, or in a new slab."""
+        """Go on receiving after all bytes were taken: at the front, behind live views, or in a new slab."""
         size, written = len(self.slab), self.written
         if written == size:  # The read filled the slab: a larger one saves calls.
             if size < SMALL_BYTES:

@@ -77,7 +77,7 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The time limit of a unary call that names none."""
 
     def __post_init__(self) -> None:
-        """Check the bounds of the fields and the relations between them."""
+        """Check the bounds of a connection's limits, and the relations between them."""
         for name in self.__struct_fields__:
             if getattr(self, name) < 1 and name != "drain_timeout":
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

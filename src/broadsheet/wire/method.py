@@ -45,7 +45,7 @@ class Shape(Enum):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a request: a body for the codec, and payload that never meets it."""
+    """A handler's answer to a request: a body for the codec, and payload that never meets it."""
 
     body: msgspec.Struct
     """Encoded as MessagePack."""
@@ -54,7 +54,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message of a stream, as received. Its views stay valid as long as they are referred to."""
+    """One message of a STREAM, as received. Its views stay valid as long as they are referred to."""
 
     body: memoryview
     """MessagePack, not yet decoded; empty if the message has no body."""
@@ -150,7 +150,7 @@ class Method:
         handler: Callable[..., Any],
         is_receiving: bool = True,
     ) -> None:
-        """Describe a method.
+        """Describe a method of a door.
 
         Args:
             name: `noun.verb`, as in logs and metrics.
@@ -177,7 +177,7 @@ class Method:
 
 
 class Empty(msgspec.Struct, frozen=True, array_like=True):
-    """A body without fields."""
+    """A body of a request or reply without fields."""
 
 
 EMPTY: Final = Empty()

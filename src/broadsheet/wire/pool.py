@@ -21,7 +21,7 @@ ADDRESSES_MAX: Final = 4096
 
 
 class Pool:
-    """Connections by address."""
+    """A caller's connections, one for each address."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Pool:
         node: str = "",
         cluster: str = "",
     ) -> None:
-        """Dial with `limits`.
+        """Dial connections with `limits`.
 
         Args:
             scope: owner of the dials.

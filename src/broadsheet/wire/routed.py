@@ -151,7 +151,7 @@ class Routed:
 
 
 class _Attempts:
-    """The attempts of one call."""
+    """The attempts of one routed call."""
 
     def __init__(self, routed: Routed, timeout: Duration, *, is_idempotent: bool) -> None:
         self._routed, self._timeout, self._is_idempotent = routed, timeout, is_idempotent

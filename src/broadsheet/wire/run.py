@@ -27,7 +27,7 @@ MESSAGE_MAX: Final = 1024
 
 
 class RunSink(Protocol):
-    """Takes the runs of one stream. Never raises."""
+    """Takes the runs of one RUN stream. Never raises."""
 
     def on_run(self, run: "Run") -> None:
         """Take a run."""

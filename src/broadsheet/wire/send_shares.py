@@ -23,7 +23,7 @@ MESSAGE_BYTES: Final = 16 << 10
 
 
 class Sending(Protocol):
-    """A connection whose streams send."""
+    """A connection whose STREAMs send, as the shares in sending know it."""
 
     flow: str
     """The caller: connections with the same `flow` share their turns."""
@@ -35,7 +35,7 @@ class Sending(Protocol):
 
 
 class Sender(Protocol):
-    """A stream that sends."""
+    """A STREAM that sends, as the shares in sending know it."""
 
     @property
     def connection(self) -> Sending:
@@ -88,7 +88,7 @@ class SendShares:
             self._arm()
 
     def forget(self, stream: Sender) -> None:
-        """Drop a stream that sends no more."""
+        """Drop a stream that sends no more from the shares."""
         self._promised.pop(stream, None)
         connection = stream.connection
         _drop(self._parked, connection, stream)
@@ -99,7 +99,7 @@ class SendShares:
                 del self._waiting[connection.flow]
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants of the shares in sending."""
         assert all(self._waiting.values()), "no caller without a line"
         lines = [line for others in self._waiting.values() for line in others.values()]
         lines += self._parked.values()

@@ -81,7 +81,7 @@ class Server:
         self._drained: asyncio.Future[None] | None = None
 
     async def listen(self, address: str, *, is_insecure: bool = False) -> str:
-        """Bind `address`; the address as bound, with its port.
+        """Bind the server to `address`; the address as bound, with its port.
 
         Raises:
             ConfigError: `address` is not on loopback, and `is_insecure` is false.

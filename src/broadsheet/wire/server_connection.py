@@ -285,7 +285,7 @@ class Backpressure:
             connection.machine.out.append(f.frame(f.PONG, 0))
 
     def ease(self) -> None:
-        """Read on, unless a reason is left not to."""
+        """Read on from the connection, unless a reason is left not to."""
         connection, holding = self._connection, self.holding
         if not self.is_held or connection.is_lost or connection.is_closing:
             return
@@ -308,7 +308,7 @@ class Backpressure:
         connection.go_on()
 
     def check(self) -> None:
-        """Assert the invariants; the accounts check the counters."""
+        """Assert the invariants of backpressure; the accounts check the counters."""
         connection = self._connection
         if not self.is_held or connection.is_lost or connection.is_closing:
             return
@@ -605,7 +605,7 @@ class RequestTasks:
         entry = self._tasks.get(stream)
         if entry is not None and entry.task is not None and not entry.task.done():
             hit("wire.late")
-            error = DeadlineExceeded("the deadline passed while the node was working on it")
+            error = DeadlineExceeded("the deadline passed while the node was working on the request")
             self._connection.refuse(stream, error)
             self._connection.machine.lingers(stream)
             entry.task.cancel()
@@ -965,7 +965,7 @@ class ServerConnection(ConnectionProtocol):
         return wanted if wanted >= LARGE_FRAME_BYTES else 0
 
     def on_events(self, events: list[Event], now: Instant) -> None:
-        """Process events in order, within the share of this turn; the others stay pending."""
+        """Process a connection's events in order, within the share of this turn; others stay pending."""
         self.asked_at = now
         share, number = self.share, 0
         while number < len(events):
@@ -1009,11 +1009,11 @@ class ServerConnection(ConnectionProtocol):
         self.backpressure.count_unread()
 
     def on_lost(self) -> None:
-        """Cancel all tasks and streams, and release everything."""
+        """Cancel all tasks and streams of a lost connection, and release everything."""
         self.server.turns.forget(self)
         self.backpressure.forget()
         self._pending = []
-        gone = Unknown("the connection was lost")
+        gone = Unknown("the caller's connection was lost")
         for stream in self.streams.values():  # Each is closed when its task has ended.
             stream.lose(gone)
         self.server.cancellations.add([partial(self._cancel, stream) for stream in self.tasks])
@@ -1065,7 +1065,7 @@ class ServerConnection(ConnectionProtocol):
         self._expel()
 
     def leave(self) -> None:
-        """Accept no more streams, and close when the last has ended."""
+        """Accept no more streams on the connection, and close when the last has ended."""
         if self.machine.phase is Phase.GREETING:
             self.machine.fail(Status.SHUTTING_DOWN, "the node is shutting down")
             self.take_events(self.ports.time.now())
@@ -1168,7 +1168,7 @@ class ServerConnection(ConnectionProtocol):
             self.runs.on_finish(event.stream)
 
     def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
-        self.end_stream(event.stream, Cancelled("cancelled by the caller"))
+        self.end_stream(event.stream, Cancelled("the request was cancelled by the caller"))
         if event.stream not in self.tasks:
             self.machine.ended(event.stream)
 
@@ -1262,7 +1262,7 @@ class ServerConnection(ConnectionProtocol):
             end.close()
         self.machine.ended(stream)
         if stream in self.machine.streams and stream not in self.runs:
-            self.refuse(stream, Unknown("the node stopped working on it"))
+            self.refuse(stream, Unknown("the node stopped working on the request"))
 
     def end_stream(self, stream: int, error: BroadsheetError) -> None:
         """End a stream with `error`, from our side or after its CANCEL."""

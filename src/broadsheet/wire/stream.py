@@ -25,7 +25,7 @@ class StreamEnd:
     """One end of a STREAM."""
 
     def __init__(self, protocol: ConnectionProtocol, stream: int, *, window_bytes: int) -> None:
-        """Begin with `stream`; the peer is granted up to `window_bytes` in all."""
+        """Begin one end of `stream`; the peer is granted up to `window_bytes` in all."""
         self.stream = stream
         self._protocol, self._window_bytes = protocol, window_bytes
         self._queue: deque[tuple[Buffer, Buffer]] = deque()
@@ -47,7 +47,7 @@ class StreamEnd:
         return self._protocol.machine.peer_frame_bytes_max
 
     async def receive(self) -> Message | None:
-        """The next message; None when the peer has finished the stream."""
+        """The next message of the STREAM; None when the peer has finished it."""
         while not self._queue:
             if self._error is not None:
                 raise self._error
@@ -68,7 +68,7 @@ class StreamEnd:
         return Message(body=memoryview(body), payload=memoryview(payload))
 
     async def send(self, body: msgspec.Struct | None = None, payload: Sequence[Buffer] = ()) -> None:
-        """Send one message, waiting until the peer's window and the socket have room."""
+        """Send one message of the STREAM, waiting until the peer's window and the socket have room."""
         encoded = b"" if body is None else argument_checks.encoded("a message", body)
         argument_checks.buffers("a message", payload)
         size = len(encoded) + f.payload_bytes(payload)

@@ -88,7 +88,7 @@ class TurnShares:
     def __init__(
         self, ports: WirePorts, limits: WireLimits, *, on_turn: Callable[[], None] = lambda: None
     ) -> None:
-        """Share by `limits`.
+        """Share turns by `limits`.
 
         Args:
             on_turn: called when a turn begins, before the tasks that the one before has started.
@@ -129,7 +129,7 @@ class TurnShares:
                     del line[connection.flow]
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants of the connections' turns."""
         waiting = [each for line in (self._fresh, self._stale) for flow in line.values() for each in flow]
         assert len(waiting) == len(dict.fromkeys(waiting)), "a connection waits once"
         assert all(each.is_waiting for each in waiting), "a waiting connection is marked as waiting"
