@@ -374,6 +374,38 @@ async def test_a_boot_batch_that_is_lost_after_an_outage_costs_no_stream(outage:
     await abandon(bench)
 
 
+@pytest.mark.parametrize("hidden", [2, 3, 20])
+async def test_lost_batches_behind_an_outage_are_counted_from_what_their_start_had_read(
+    hidden: int, outage: Outage
+) -> None:
+    """W2: batches that can be read again stand in for those that are lost, and no number was missing.
+
+    An acknowledged record was gone without a word, because its stream has no row in what is left.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    for stream in (A, B):
+        await bench.commit(stream, b"old")
+    for _ in range(hidden):
+        await bench.commit(B, b"hidden")
+    await abandon(bench)
+    disk.state.locks.clear()
+    (name,) = [name for name, content in image_of(disk).items() if b"old" in content]
+    first = image_of(disk)[name].index(b"hidden") // BLOCK_BYTES
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=first), LASTING))
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    for stream in (A, B, B, B):
+        await bench.commit(stream, b"acknowledged")
+    await abandon(bench)
+    outage.clear()
+    disk.state.locks.clear()
+    (name,) = [name for name, content in image_of(disk).items() if b"acknowledged" in content]
+    disk.open(name).write_at(BLOCK_BYTES, [bytes(3 * BLOCK_BYTES)])
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    assert [(await bench.found(stream)).is_quarantined for stream in (A, B)] == [True, True]
+    await abandon(bench)
+
+
 async def test_what_a_start_could_not_read_frees_nothing_that_it_read(outage: Outage) -> None:
     """A batch behind those written since freed the laps before: all streams with records there were lost."""
     disk = SimDisk()

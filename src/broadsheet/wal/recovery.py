@@ -247,10 +247,14 @@ class Recovery:
             if last.flags & BatchFlag.FULL:
                 self._full_before = last.batch
             lost = batches_between(last.batch, header.batch)
+            is_later_era = era_of(header.batch) > era_of(last.batch)
             # The rows of a start that could not read some blocks say what it took for lost.
-            is_told = bool(header.flags & BatchFlag.FULL) and era_of(header.batch) > era_of(last.batch)
+            is_told = bool(header.flags & BatchFlag.FULL) and is_later_era
+            # That start counted on from what it had read. In the lap before there may be more by now, unless
+            # the first batch of its lap tells where that ended.
+            is_uncounted = is_later_era and header.lap > last.lap and header.at > BLOCK_BYTES
             is_branch = lost == 0 and self._chain is not None and self._chain != header.chain
-            if (lost > 1 or is_branch) and not is_told:
+            if (lost > 1 or is_uncounted or is_branch) and not is_told:
                 hit("wal.recovery.gap")
                 self._gap, self._lacks_streams = header.batch, True
             if lost:
