@@ -1,4 +1,4 @@
-"""Journals: `broadsheet journals`, which creates, lists, appends to, reads, follows and deletes journals.
+"""Journals: `broadsheet journals`, which creates, inspects, appends to, reads and deletes journals.
 
 Content and JSON go to standard output. Progress is shown on standard error if that is a terminal. The token
 comes from the environment, and there is no flag for it (access.5).
@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from broadsheet.base.time import SECOND
+from broadsheet.cli import inspection
 from broadsheet.cli.append import Appended, append_lines, append_pieces, append_whole, telling
 from broadsheet.cli.calling import call_node
 from broadsheet.cli.follow import EARLIEST, start_of
@@ -111,6 +112,48 @@ def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
         _print(found, json, "\n".join(lines))
 
     call_node(address, work)
+
+
+@app.command()
+def describe(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
+    """Show spec, labels, state, fragments, registers and producers of a journal."""
+
+    async def work(client: Client) -> None:
+        told = await inspection.description(client, name)
+        _print(told, json, inspection.description_text(told))
+
+    call_node(address, work)
+
+
+@app.command()
+def fragments(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
+    """List the closed fragments of a journal, and whether its store has them."""
+
+    async def work(client: Client) -> None:
+        found = await client.journals.fragments(name)
+        _print({"journal": name, "fragments": found}, json, inspection.fragments_text(found))
+
+    call_node(address, work)
+
+
+@app.command()
+def verify(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
+    """Read every closed fragment of a journal through its node, and compare its sum with its name.
+
+    The exit status is 1 if one is damaged or cannot be read. `doctor --fragments` reads the stores of a
+    machine without a node.
+    """
+    told: list[inspection.Verified] = []
+
+    async def work(client: Client) -> None:
+        with _Progress(f"verify {name}", None) as progress:
+            told.append(await inspection.verified(client, name, progress.advance))
+
+    call_node(address, work)
+    (found,) = told
+    _print(found, json, inspection.verified_text(found))
+    if found.damaged:
+        raise typer.Exit(1)
 
 
 @app.command()
