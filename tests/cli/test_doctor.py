@@ -11,8 +11,8 @@ import jwt
 import pytest
 
 from broadsheet.cli import checks
-from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
+from broadsheet.cli.findings import Verdict
 from broadsheet.cli.fragment_check import fragments_check
 from broadsheet.runtime.data_dir import FORMAT_FILE
 from broadsheet.runtime.system import OWN_STORE, mark_of

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,8 @@ import msgspec
 
 from broadsheet.cli.calling import TOKEN_VARIABLE, ask_status
 from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
+from broadsheet.cli.findings import Check, Finding, Verdict
+from broadsheet.cli.node_checks import NODE_CHECKS
 from broadsheet.cli.running import Running, is_running
 from broadsheet.client import connect
 from broadsheet.config import load
@@ -54,29 +55,6 @@ SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
 NETWORK_FILE_SYSTEMS: Final = ("nfs", "nfs4", "cifs", "9p", "fuse.sshfs")
-
-
-class Verdict(Enum):
-    """The result of a check."""
-
-    GOOD = "good"
-    WARNING = "warning"
-    """A node works, but not as fast or as safely as it could."""
-    BAD = "bad"
-    """A node will not start, or will not keep its promises."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """The result of one check, with its reason and the remedy."""
-
-    check: str
-    verdict: Verdict
-    text: str
-    remedy: str = ""
-
-
-Check = Callable[[Path], Finding]
-"""Takes the data directory of `up`, and returns a finding."""
 
 
 def platform_check(_root: Path) -> Finding:
@@ -399,6 +377,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     end_check,
     journals_check,
     store_check,
+    *NODE_CHECKS,
     java_check,
 )
 

@@ -6,7 +6,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from broadsheet.cli.checks import CHECKS, Finding, Verdict
+from broadsheet.cli.checks import CHECKS
+from broadsheet.cli.findings import Finding, Verdict
 from broadsheet.cli.fragment_check import fragments_check
 from broadsheet.node import NodeConfig
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.cli.checks import Finding, Verdict
 from broadsheet.cli.cluster import data_dirs
+from broadsheet.cli.findings import Finding, Verdict
 from broadsheet.config import load
 from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.journal.core.fragment import Fragment, parse_name

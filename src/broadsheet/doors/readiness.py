@@ -47,6 +47,8 @@ class ReadinessReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/readyz?format=json`. Later versions may add fields."""
 
     node: str
+    version: str
+    """Of the node's release."""
     state: str
     """The stage of the node's life."""
     is_ready: bool
@@ -91,7 +93,11 @@ class Readiness:
         }
         is_ready = self._status.state is State.READY and all(each.is_ready for each in roles.values())
         return ReadinessReply(
-            node=self._status.node, state=self._status.state.value, is_ready=is_ready, roles=roles
+            node=self._status.node,
+            version=self._status.version,
+            state=self._status.state.value,
+            is_ready=is_ready,
+            roles=roles,
         )
 
     def _log(self, found: dict[tuple[str, str], Trouble]) -> None:

@@ -78,6 +78,11 @@ class Status:
         """The node's name."""
         return self._identity.node
 
+    @property
+    def version(self) -> str:
+        """Of the node's release."""
+        return self._identity.version
+
     def listens(self, door: str, address: str) -> None:
         """Note the address that a door is bound to."""
         self._addresses[door] = address

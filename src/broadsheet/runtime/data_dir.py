@@ -161,6 +161,15 @@ def node_of(disk: Disk, root: str) -> str:
     return _form(disk, root).node
 
 
+def check_format(disk: Disk, root: str, node: str) -> None:
+    """Refuse a directory that a node could not open; only looks.
+
+    Raises:
+        ConfigError: it is of another format, or of another node, or its format file is damaged.
+    """
+    _read(disk, root, node)
+
+
 def is_locked(disk: Disk) -> bool:
     """Whether a process owns the directory right now."""
     if not disk.exists(LOCK_FILE):
