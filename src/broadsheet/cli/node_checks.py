@@ -256,7 +256,7 @@ def _asked(path: Path) -> ReadinessReply | None:
         return None
     url = f"http://{running.addresses['http']}/readyz?format=json"
     try:
-        with urlopen(url, timeout=READY_SECONDS_MAX) as answer:  # noqa: S310 - our own address, over http.
+        with urlopen(url, timeout=READY_SECONDS_MAX) as answer:
             body = answer.read()
     except HTTPError as refused:
         with refused:
