@@ -88,6 +88,7 @@ class _Client(NodeClient):
                             break
             except Fenced:
                 self.run.history.reject(operation, "overtaken")
+                await asyncio.sleep(self.random.randrange(0, 40) / 1000)  # Or they do nothing but fence.
             except BroadsheetError:
                 self.run.history.lose(operation)
                 await self._pause()
@@ -126,7 +127,7 @@ class _Client(NodeClient):
         if self.context.is_stopping:
             return False
         chance = self.random.random()
-        if chance < 0.3:
+        if chance < 0.2:
             await self._read(self._any())
             return True
         if chance < 0.6:
@@ -156,7 +157,8 @@ class _Client(NodeClient):
         operation = history.invoke(
             self.context.node, COMMITS, "transact", Sent({name: tuple(ids) for name, ids in sent.items()})
         )
-        leaves_after = self.random.randrange(0, 30) / 1000 if self.random.random() < 0.1 else 60.0
+        leaves = self.random.random() < 0.1 and self.run.healed_at is None  # Afterwards nothing is unknown.
+        leaves_after = self.random.randrange(0, 30) / 1000 if leaves else 60.0
         gives_up = self.random.random() < 0.1
         try:
             async with asyncio.timeout(leaves_after), publisher.transaction() as transaction:
@@ -181,7 +183,7 @@ class _Client(NodeClient):
         """From the begin, or from a position that an earlier read gave."""
         start: Position | str = "earliest"
         before: tuple[str, ...] = ()
-        if name in self.kept and self.random.random() < 0.5:
+        if name in self.kept and self.random.random() < 0.8:  # To read all costs the more, the longer it is.
             start, before = self.kept[name]
         operation = self.run.history.invoke(self.context.node, name, "read")
         found: list[str] = []

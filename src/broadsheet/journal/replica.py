@@ -2,8 +2,8 @@
 
 Offsets are bytes. OPENED --close--> CLOSED. `opening.py` puts the epoch's keys before a replica is made. The
 performers below carry out the pipeline's effects in order: `Persist` writes to spool and log, `PutRegisters`
-to the Keyspace, `Advance` wakes readers. Uploads and checkpoints are in `housekeeping.py`, reads in
-`committed_reads.py`. Source: journals.6, 8, 9, 11, 14, 20.
+to the Keyspace, `Advance` wakes readers. When uploads and checkpoints are made is in `housekeeping.py`,
+reads are in `committed_reads.py`. Source: journals.6, 8, 9, 11, 14, 20.
 """
 
 import asyncio

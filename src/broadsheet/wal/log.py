@@ -362,7 +362,7 @@ class Log:
         done: Done,
     ) -> None:
         if not 1 <= count <= COUNT_MAX:
-            raise LocalProtocolError(f"a run of {count} entries for stream {stream}, not 1..{COUNT_MAX}")
+            raise LocalProtocolError(f"a run of {count} entries for log stream {stream}, not 1..{COUNT_MAX}")
         state, generation = self._admitted(
             stream, self.states.get(stream), size, generation=generation, is_relief=relief
         )

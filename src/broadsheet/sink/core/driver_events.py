@@ -33,7 +33,7 @@ class CommitAsked(Event, frozen=True, gc=True):
 
 
 class AbortAsked(Event, frozen=True, gc=True):
-    """ABORT: a task of the batch failed, or COMMIT did. COMMIT may have happened all the same."""
+    """ABORT: a task of the batch failed, or COMMIT did, but may have happened: so nothing is appended."""
 
     batch: int
     intents: Sequence[Intent]
