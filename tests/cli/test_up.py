@@ -469,7 +469,47 @@ def test_up_says_what_a_node_said_when_its_port_was_taken_later(tmp_path: Path) 
     assert f"the native door cannot listen at {address}: Address already in use" in done.stderr
     assert "ended with status 2" in done.stderr
     assert again.returncode == 2
-    assert "has its ports already" in again.stderr
+    assert f"cannot listen at {address}" in again.stderr, "a directory keeps its ports"
+
+
+def test_the_same_up_may_be_said_again(tmp_path: Path) -> None:
+    """It was refused with `--any-port`, which the first one had: a set-up that is repeated must not fail."""
+    root = tmp_path / "c"
+    flags = ("up", "--data-dir", root, "--nodes", "1", "--any-port", "--detach", "--json")
+    with cluster(root) as found:
+        running = broadsheet(*flags)
+        before = pids(root)
+        broadsheet("down", "--data-dir", root)
+        stopped = broadsheet(*flags)
+
+        assert json.loads(running.stdout) == found
+        assert stopped.returncode == 0, stopped.stderr
+        assert json.loads(stopped.stdout)["nodes"][0]["addresses"] == found["nodes"][0]["addresses"]
+        assert pids(root).keys() == before.keys()
+
+
+def test_the_variable_names_the_node_that_every_command_asks(
+    standing: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """`status` and `metastore status` looked into `.broadsheet` all the same. A given directory wins."""
+    root, addresses = standing
+    there = {"BROADSHEET_ADDRESS": addresses["native"]}
+
+    for command in (
+        ("status",),
+        ("metastore", "status"),
+        ("journals", "list"),
+        ("journals", "list", "--json"),
+    ):
+        asked = broadsheet(*command, **there)
+        assert asked.returncode == 0, (command, asked.stderr)
+    assert broadsheet("status", **there).stdout.startswith("n1: ready")
+    nowhere = broadsheet("status", "--data-dir", tmp_path / "none", **there)
+    assert "n1: ready" not in nowhere.stdout
+    away = {"BROADSHEET_ADDRESS": "127.0.0.1:1"}
+    assert broadsheet("status", "--data-dir", root, **away).stdout.startswith("n1: ready")
+    assert broadsheet("metastore", "status", "--data-dir", root, **away).returncode == 0
+    assert broadsheet("status", "--address", addresses["native"], **away).stdout.startswith("n1: ready")
 
 
 def test_journals_without_a_node_say_how_to_find_or_start_one() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
+import typer
 
 from broadsheet.base.time import Duration
 from broadsheet.client import Client, connect
@@ -17,11 +18,21 @@ from broadsheet.wire.client import dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
 
+ADDRESS_VARIABLE: Final = "BROADSHEET_ADDRESS"
+"""The variable that holds the address of the node that a command asks."""
+
 R = TypeVar("R", bound=msgspec.Struct)
 
 TOKEN_VARIABLE: Final = "BROADSHEET_TOKEN"  # noqa: S105 - the name of a variable.
 """The variable that holds the token. There is no flag for it, because the process list shows flags
 (access.5)."""
+
+
+def address_of(context: typer.Context, address: str | None) -> str | None:
+    """The node that is named: by `--address`, or by the variable unless `--data-dir` is given."""
+    named, given = (context.get_parameter_source(option) for option in ("address", "data_dir"))
+    is_by_variable = named is not None and named.name == "ENVIRONMENT"
+    return None if is_by_variable and given is not None and given.name == "COMMANDLINE" else address
 
 
 async def ask(

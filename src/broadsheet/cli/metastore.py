@@ -14,7 +14,7 @@ import typer
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId
-from broadsheet.cli.calling import ask
+from broadsheet.cli.calling import ADDRESS_VARIABLE, address_of, ask
 from broadsheet.cli.cluster import running_below
 from broadsheet.control.core.value import Acceptor, acceptor_text
 from broadsheet.control.service import (
@@ -36,12 +36,16 @@ DATA_DIR: Final = Path(".broadsheet")
 
 DataDir = Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")]
 Address = Annotated[
-    str | None, typer.Option(help="The native door of a node; by default one of --data-dir is asked.")
+    str | None,
+    typer.Option(
+        envvar=ADDRESS_VARIABLE, help="The native door of a node; by default one of --data-dir is asked."
+    ),
 ]
 
 
 @app.command()
 def status(
+    context: typer.Context,
     *,
     data_dir: DataDir = DATA_DIR,
     address: Address = None,
@@ -51,6 +55,7 @@ def status(
 
     Each other node of --data-dir is asked as well, and told of if it has no vote.
     """
+    address = address_of(context, address)
     found, *others = run(_seen([address] if address else _doors(data_dir)))
     where = "" if address or data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
     if json:
@@ -64,6 +69,7 @@ def status(
 
 @app.command()
 def replace(
+    context: typer.Context,
     removed: Annotated[str, typer.Argument(help="NODE, or NODE#INCARNATION as `status` shows it.")],
     added: Annotated[str, typer.Argument(help="NODE, or NODE#INCARNATION; the same NODE for its new life.")],
     *,
@@ -73,7 +79,7 @@ def replace(
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
     """Replace acceptor REMOVED, which may be dead, wiped or only cut off, by ADDED."""
-    door = address or _door(data_dir, other_than=removed.partition("#")[0])
+    door = address_of(context, address) or _door(data_dir, other_than=removed.partition("#")[0])
     out = _member(door, removed)
     if "#" in added:
         new = parse_acceptor(added)

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from broadsheet.cli.calling import ask_status
+from broadsheet.cli.calling import ADDRESS_VARIABLE, address_of, ask_status
 from broadsheet.cli.cluster import running_below
 from broadsheet.cli.running import Running
 from broadsheet.doors.status import StatusReply
@@ -30,14 +30,18 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command()
 def status(
+    context: typer.Context,
     *,
     data_dir: Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")] = Path(
         ".broadsheet"
     ),
-    address: Annotated[str | None, typer.Option(help="Ask this native door instead.")] = None,
+    address: Annotated[
+        str | None, typer.Option(envvar=ADDRESS_VARIABLE, help="Ask this native door instead.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
     """Show the state of every node. The exit status is 0 if all are ready."""
+    address = address_of(context, address)
     found = run(_ask(address, address)) if address else run(_ask_all(running_below(data_dir)))
     if json:
         print(msgspec.json.encode({"nodes": found}).decode())

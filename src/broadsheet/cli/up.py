@@ -41,10 +41,10 @@ def up(
             f"{data_dir} is a cluster of {len(cluster.nodes)}, not {nodes}: "
             "leave out --nodes, or name another directory"
         )
-    if (any_port and not is_new) or (port_offset and not any_port and not cluster.has_offset(port_offset)):
+    if port_offset and not any_port and not cluster.has_offset(port_offset):
         raise ConfigError(
             f"{data_dir} has its ports already, in {data_dir}/*.toml: edit them there, "
-            "or leave out --port-offset and --any-port"
+            "or leave out --port-offset"
         )
     stop = _on_signal()
     started = cluster.start(is_detached=detach, stop=stop)
