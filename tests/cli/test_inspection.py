@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import broadsheet as library
-from broadsheet.cli.tables import size_text, table
+from broadsheet.cli.tables import place_of, size_of, size_text, table
 from broadsheet.journal.core.spec import FRAGMENT_BYTES_MIN, FRAMING_LABEL
 from tests.cli.processes import SECONDS_MAX, broadsheet
 from tests.journal.node_process import NodeProcess
@@ -165,6 +166,47 @@ def test_a_journal_that_is_none_is_named(node: NodeProcess, command: str) -> Non
 def test_a_size_is_told_in_its_largest_unit(count: int, text: str) -> None:
     """Nobody counts the digits of 68719476736."""
     assert size_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("65536", 65_536),
+        ("12B", 12),
+        ("64MiB", 64 << 20),
+        ("1.5 KiB", 1536),
+        ("7EiB", 7 << 60),
+        (4096, 4096),
+    ],
+)
+def test_a_size_is_written_with_its_unit_or_as_bytes(text: str, count: int) -> None:
+    """As durations are; a default comes as a number."""
+    assert size_of(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "-2", "64MB", "1.5", "0.3KiB", "8EiB", "MiB", "0x10", "\u0661"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """`MB` is a million bytes to some, so it is not guessed."""
+    with pytest.raises(typer.BadParameter, match="number of bytes"):
+        size_of(text)
+    with pytest.raises(typer.BadParameter, match="number of bytes"):
+        place_of(text)
+    assert place_of("-1") == -1
+
+
+def test_options_take_sizes_with_units(node: NodeProcess) -> None:
+    """In every option that takes bytes."""
+    made = told(node, "create", NAME, "--fragment-length", "128KiB")
+    assert made["spec"]["fragment"]["length"] == 128 << 10
+    (node.root / "input").write_bytes(bytes(3 << 10))
+    append = ("append", NAME, str(node.root / "input"))
+    assert told(node, *append, "--skip-bytes", "1KiB", "--offset", "0KiB")["end"] == 2 << 10
+    out = ("--output", str(node.root / "out"))
+    span = told(node, "read", NAME, "--offset", "1KiB", "--end", "1.5KiB", *out)
+    assert (span["begin"], span["end"]) == (1024, 1536)
+    bad = broadsheet("journals", "read", NAME, "--offset", "1MB", BROADSHEET_ADDRESS=node.address)
+    assert (bad.returncode, "1MB is no number of bytes" in bad.stderr) == (2, True)
 
 
 def test_a_table_without_rows_has_its_head() -> None:

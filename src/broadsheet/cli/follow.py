@@ -10,6 +10,7 @@ from typing import Final
 import typer
 
 from broadsheet.cli.streams import STANDARD_OUTPUT_DESCRIPTOR, write
+from broadsheet.cli.tables import size_of
 from broadsheet.client import Client
 
 EARLIEST: Final = "earliest"
@@ -26,9 +27,10 @@ def start_of(text: str, option: str) -> str | int:
     """
     if text in (EARLIEST, LATEST):
         return text
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{option} {text}: {EARLIEST}, {LATEST}, or an offset in bytes")
-    return int(text)
+    try:
+        return size_of(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"{option} {text}: {EARLIEST}, {LATEST}, or an offset in bytes") from None
 
 
 async def follow(client: Client, name: str, start: str | int, *, by_line: bool, patience: float) -> None:

@@ -18,10 +18,11 @@ import typer
 from broadsheet.base.time import SECOND
 from broadsheet.cli import inspection
 from broadsheet.cli.append import Appended, append_lines, append_pieces, append_whole, telling
-from broadsheet.cli.calling import call_node
+from broadsheet.cli.calling import ADDRESS_VARIABLE, call_node
 from broadsheet.cli.follow import EARLIEST, start_of
 from broadsheet.cli.follow import follow as follow_journal
 from broadsheet.cli.streams import STANDARD_INPUT_DESCRIPTOR, Input
+from broadsheet.cli.tables import place_of, size_of
 from broadsheet.client import Client
 from broadsheet.config import duration_of
 from broadsheet.journal.messages import LossReply
@@ -30,7 +31,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: ap
 
 STANDARD_INPUT: Final = Path("-")
 
-Address = Annotated[str, typer.Option(envvar="BROADSHEET_ADDRESS", help="The node's native door, host:port.")]
+Address = Annotated[str, typer.Option(envvar=ADDRESS_VARIABLE, help="The node's native door, host:port.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Name = Annotated[str, typer.Argument(help="The journal.")]
 DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
@@ -48,7 +49,8 @@ def create(
     *,
     address: Address = DEFAULT_ADDRESS,
     fragment_length: Annotated[
-        int | None, typer.Option(help="Bytes after which a fragment is closed (64 MiB).")
+        int | None,
+        typer.Option(parser=size_of, metavar="SIZE", help="After so much a fragment is closed (64MiB)."),
     ] = None,
     codec: Annotated[str | None, typer.Option(help="none, gzip, zstandard or snappy.")] = None,
     store: Annotated[
@@ -165,7 +167,9 @@ def append(
     ] = None,
     *,
     address: Address = DEFAULT_ADDRESS,
-    offset: Annotated[int | None, typer.Option(min=0, help="Append at this offset, or not at all.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(parser=size_of, metavar="SIZE", help="Append at this offset, or not at all.")
+    ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Append each line by itself, as lines come.")
     ] = False,
@@ -174,7 +178,11 @@ def append(
     ] = False,
     skip_bytes: Annotated[
         int,
-        typer.Option(min=0, help="Leave out the first bytes of the input, which an earlier call appended."),
+        typer.Option(
+            parser=size_of,
+            metavar="SIZE",
+            help="Leave out the first bytes of the input, which an earlier call appended.",
+        ),
     ] = 0,
     json: AsJSON = False,
 ) -> None:
@@ -219,8 +227,12 @@ def read(
     name: Name,
     *,
     address: Address = DEFAULT_ADDRESS,
-    offset: Annotated[int, typer.Option(min=-1, help="Where to begin; -1 for the committed end.")] = 0,
-    end: Annotated[int | None, typer.Option(min=0, help="Where to stop (exclusive).")] = None,
+    offset: Annotated[
+        int, typer.Option(parser=place_of, metavar="SIZE", help="Where to begin; -1 for the committed end.")
+    ] = 0,
+    end: Annotated[
+        int | None, typer.Option(parser=size_of, metavar="SIZE", help="Where to stop (exclusive).")
+    ] = None,
     block: Annotated[bool, typer.Option("--block", help="Wait for more at the end.")] = False,
     output: Annotated[
         Path | None, typer.Option(help="The file to write; standard output by default.", dir_okay=False)
@@ -299,7 +311,10 @@ def delete(
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing changes.")]
 Head = Annotated[
-    int | None, typer.Option(min=0, help="Where appends go on; the lowest safe offset by default.")
+    int | None,
+    typer.Option(
+        parser=size_of, metavar="SIZE", help="Where appends go on; the lowest safe offset by default."
+    ),
 ]
 DRY_RUN: Final = "Without --yes it shows what is lost, changes nothing, and exits with status 4."
 WAYS_OUT: Final = (
