@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from broadsheet.sink.core.records import BatchPlan
-from broadsheet.spark import commits, sink, source
+from broadsheet.spark import application, commits, sink, source
 
 _armed = {"directory": ""}
 STALL_S_MAX = 120
@@ -74,6 +74,15 @@ def jvm_and_driver() -> tuple[int, int]:
 
 commits.passed = reached  # type: ignore[attr-defined]  # The name that the module calls by.
 sink.passed = reached  # type: ignore[attr-defined]  # As above.
+_given_to = application.given_to
+
+
+def unarmed_given_to(writer: Any) -> application.Given:
+    given = _given_to(writer)
+    return given._replace(sink=unarmed(given.sink), sources=[unarmed(each) for each in given.sources])
+
+
+application.given_to = unarmed_given_to
 
 
 class CrashingReader(source.StreamReader):

@@ -130,3 +130,35 @@ def test_at_least_once_needs_no_commit_journal(node: Any, spark: Any, tmp_path: 
     plain.option("mode", "at-least-once").start().awaitTermination()
 
     assert case.committed() == ALL
+
+
+def test_a_wrong_option_ends_no_query_that_runs(node: Any, spark: Any, tmp_path: Path) -> None:
+    """It was refused after the older run had been fenced: a typing error stopped the production job."""
+    name = "sink/typing"
+    with connect_sync(node.address) as client:
+        client.journals.create(f"{name}/in")
+        client.journals.create(f"{name}/commits")
+    source = {"address": node.address, "JOURNALS": f"{name}/in"}
+
+    def begin(more: dict[str, str], **wrong: str) -> Any:
+        rows = spark.readStream.format("broadsheet").options(**source, **more).schema("x long").load()
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path)).options(
+            journal=f"{name}/out", **wrong
+        )
+        return start(writer, address=node.address, commit_journal=f"{name}/commits")
+
+    for more, wrong, words in (
+        ({}, {"createJournal": "true"}, r"\['createjournal'\] are none of the sink's"),
+        ({}, {"createjournals": "yes"}, "option createJournals is 'yes'"),
+        ({}, {"keyColumn": "x"}, "set either option 'journal'"),
+        ({"startingOffset": "earliest"}, {}, r"\['startingoffset'\] are none of the source's"),
+        ({"selector": "topic=x"}, {}, r"\['journals', 'selector'\] are given"),
+    ):
+        with pytest.raises(Exception, match=words):
+            begin(more, **wrong)
+    with connect_sync(node.address) as client:
+        assert client.journals.registers(f"{name}/commits").values == {}
+    query = begin({}, CREATEJOURNALS="true")
+    query.stop()
+    with connect_sync(node.address) as client:
+        assert client.journals.registers(f"{name}/commits").values["author"]

@@ -4,24 +4,19 @@ import base64
 import json
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from broadsheet.access.capability import EVERYTHING
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.client_sync import connect_sync
-from broadsheet.spark import read_stream_options, start
+from broadsheet.sink.core.records import Fence
+from broadsheet.spark.application import place, read_stream_options
 from tests.spark.conftest import down, up
 
 KEY = b"k" * 32
 JOURNAL, COMMITS = "token/in", "token/commits"
-
-
-class NoQuery:
-    """Where a writer would start a query."""
 
 
 def test_the_token_of_the_environment_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,8 +37,7 @@ def test_the_token_of_the_environment_is_taken(tmp_path: Path, monkeypatch: pyte
 
             given = read_stream_options(address=node.address, journals=[JOURNAL], latest=True)
             assert json.loads(given["startingOffsets"]) == {JOURNAL: 3}
-            with pytest.raises(AttributeError):
-                start(cast(DataStreamWriter, NoQuery()), address=node.address, commit_journal=COMMITS)
-            assert "author" in client.journals.registers(COMMITS).values
+            place(Fence("f"), address=node.address, commit_journal=COMMITS, token="", patience_s=30)
+            assert client.journals.registers(COMMITS).values["author"] == "f"
     finally:
         down(tmp_path / "data")

@@ -6,8 +6,8 @@ Units: seconds. Source: pipelines.4, pipelines.6.
 
 import json
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from broadsheet.client_sync import connect_sync
 from broadsheet.runtime.failpoints import passed
@@ -19,6 +19,7 @@ from broadsheet.spark.subscription import OPTIONS, Subscription, not_existing
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 
 def start(
@@ -40,25 +41,69 @@ def start(
 
     Raises:
         Fenced: another run of the query started while this one did.
-        ConfigError: the commit journal holds data that no query wrote.
+        ConfigError: an option of the sink or of a source is unknown or has a wrong value, or the rows have a
+            type that cannot be written: no older run was ended. Or the commit journal holds data that no
+            query wrote.
     """
-    target = Target(address, token_of(token), patience_s)
+    from broadsheet.spark.sink import SinkWriter
+    from broadsheet.spark.source import Sources
+
     fence = Fence(os.urandom(FENCE_BYTES).hex())
+    ours = {
+        "address": address,
+        "token": token,
+        "patience": str(patience_s),
+        "commitJournal": commit_journal,
+        "fence": fence,
+    }
+    given = given_to(writer)
+    for options in given.sources:
+        Sources(options)
+    SinkWriter(given.sink | {name.lower(): text for name, text in ours.items()}, given.schema)
+    place(fence, address=address, commit_journal=commit_journal, token=token, patience_s=patience_s)
+    passed("sink.start.end")
+    return writer.format("broadsheet").options(**ours).start()
+
+
+def place(fence: Fence, *, address: str, commit_journal: str, token: str, patience_s: float) -> None:
+    """Let `fence` be the author of the commit journal, so that no older run commits; arguments as `start`."""
+    target = Target(address, token_of(token), patience_s)
     client = patiently(lambda: connect_sync(address, target.token or None), patience_s)
     try:
         CommitJournal(target, commit_journal, client.journals).begin(fence)
     finally:
         client.close()
-    passed("sink.start.end")
-    return (
-        writer.format("broadsheet")
-        .option("address", address)
-        .option("token", token)
-        .option("patience", str(patience_s))
-        .option("commitJournal", commit_journal)
-        .option("fence", fence)
-        .start()
-    )
+
+
+class Given(NamedTuple):
+    """What a user gave before Spark plans anything. Names of options are in lower case."""
+
+    sink: dict[str, str]
+    """The options of the sink."""
+    sources: list[dict[str, str]]
+    """The options of each of our sources that the rows come from."""
+    schema: "StructType"
+    """The columns of the rows."""
+
+
+def given_to(writer: "DataStreamWriter") -> Given:
+    """What `writer` was given. Spark tells a data source its options only when the query runs already.
+
+    A field of Spark's writer is read, and the leaves of its plan (Spark 4.2 and 4.3).
+    """
+    frame, written, jvm = writer._df, writer._jwrite, writer._spark._jvm  # noqa: SLF001 - no other way.
+    assert jvm is not None, "a session has a JVM"
+    field = written.getClass().getDeclaredField("extraOptions")
+    field.setAccessible(True)
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    leaves = as_java(frame._jdf.queryExecution().analyzed().collectLeaves())  # noqa: SLF001 - as above.
+    streams = [leaf for leaf in leaves if leaf.nodeName() == "StreamingRelationV2"]
+    ours = [leaf.extraOptions() for leaf in streams if leaf.sourceName() == "broadsheet"]
+    return Given(_lower(as_java(field.get(written))), [_lower(each) for each in ours], frame.schema)
+
+
+def _lower(options: Mapping[object, object]) -> dict[str, str]:
+    return {str(name).lower(): str(options[name]) for name in options}
 
 
 def read_stream_options(
