@@ -72,9 +72,8 @@ class Loaded(Generic[T]):
         found = []
         for name, value in _leaves(self.config, ""):
             last = name.rpartition(".")[2]
-            is_secret = (
-                bool(value) and any(word in last for word in SECRET_WORDS) and not last.endswith("_file")
-            )
+            is_bound = last.endswith(("_file", "_max"))  # Not the secret itself: where it stands, how long.
+            is_secret = bool(value) and any(word in last for word in SECRET_WORDS) and not is_bound
             shown = "(set)" if is_secret else value
             found.append(Setting(name, shown, self.origin(name)))
         return found

@@ -102,7 +102,7 @@ def test_variables_without_a_section_are_not_ours_to_judge() -> None:
         ),
         ({"BROADSHEET_SPOOL__DELAY": "1.5"}, "spool.delay: 1.5 has no unit"),
         ({"BROADSHEET_SPOOL__DELAY": "true"}, "spool.delay: True is no duration"),
-        ({"BROADSHEET_SPOOL__DELAY": "5 parsecs"}, "a number and one of ns, us, ms, s, m, h, as in '30s'"),
+        ({"BROADSHEET_SPOOL__DELAY": "5 parsecs"}, "a number and one of ns, us, ms, s, m, h, d, as in '30s'"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_name_and_origin(environment: dict[str, str], said: str) -> None:
