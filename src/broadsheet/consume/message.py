@@ -9,7 +9,7 @@ from broadsheet.message.position import Position
 from broadsheet.message.uuid import NO_ID, MessageId, pack, to_text
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(msgspec.Struct, frozen=True):
     """One message, and where a reader stands behind it."""
 
     journal: str
