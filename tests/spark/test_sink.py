@@ -58,7 +58,7 @@ def test_a_query_that_lost_its_checkpoint_goes_on_from_its_commits(
         client.journals.delete("sink/resumed/in-1")
         client.journals.create("sink/resumed/in-1")
     for name, text in (
-        ("commits", "deleted and made again"),
+        ("commits", "deleted, or made again"),
         ("nothing", "name the commit journal"),
         ("out-0", "no query's registers"),
         ("empty", "does not say where its batch ends"),

@@ -9,7 +9,7 @@ aggregations, is gone. Units: seconds. Source: pipelines.9.
 import json
 import os
 
-from broadsheet.client_sync import connect_sync
+from broadsheet.client_sync import SyncClient, connect_sync
 from broadsheet.errors import ConfigError, NotFound
 from broadsheet.message.position import positions_from_text
 from broadsheet.sink.core.records import FENCE_BYTES, Fence
@@ -53,10 +53,9 @@ def resume_options(
                 "give the new query option startingOffsets"
             )
         for name, position in positions.items():
-            now = patiently(lambda name=name: client.journals.get(name), patience_s)  # type: ignore[misc]
-            if now.create_revision != position.create_revision:
+            if _create_revision(client, name, patience_s) != position.create_revision:
                 raise ConfigError(
-                    f"journal {name} was deleted and made again after {commit_journal} had its last commit: "
+                    f"journal {name} was deleted, or made again, after {commit_journal} had its last commit: "
                     "give the new query option startingOffsets"
                 )
     finally:
@@ -67,3 +66,11 @@ def resume_options(
         "journals": ",".join(positions),
         "startingOffsets": json.dumps({name: each.offset for name, each in positions.items()}),
     }
+
+
+def _create_revision(client: SyncClient, journal: str, patience_s: float) -> int | None:
+    """Which journal of that name there is; None if there is none."""
+    try:
+        return patiently(lambda: client.journals.get(journal), patience_s).create_revision
+    except NotFound:
+        return None
