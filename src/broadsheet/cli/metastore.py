@@ -21,7 +21,6 @@ from broadsheet.control.service import (
     ReplaceRequest,
     StatusReply,
     VersionReply,
-    parse_acceptor,
 )
 from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unsupported
 from broadsheet.runtime.loop import run
@@ -82,7 +81,7 @@ def replace(
     door = address_of(context, address) or _door(data_dir, other_than=removed.partition("#")[0])
     out = _member(door, removed)
     if "#" in added:
-        new = parse_acceptor(added)
+        new = _acceptor_of(added)
     else:
         where = added_address or _door_of_added(data_dir, added)
         new = _own(run(ask(where, "metastore.status", EMPTY, reply=StatusReply, timeout=CALL_TIMEOUT)), added)
@@ -111,7 +110,7 @@ async def _seen(doors: list[str]) -> list[StatusReply]:
 def _member(door: str, text: str) -> Acceptor:
     """The acceptor that `text` names, as NODE#INCARNATION, or as the NODE of a member."""
     if "#" in text:
-        return parse_acceptor(text)
+        return _acceptor_of(text)
     found = run(ask(door, "metastore.status", EMPTY, reply=StatusReply, timeout=CALL_TIMEOUT))
     if found.provider == "file":
         raise Unsupported(
@@ -206,3 +205,16 @@ def _object(found: StatusReply) -> dict[str, object]:
         told[field] = [acceptor_text(member) for member in getattr(found, field)]
     told["own"] = None if found.own is None else acceptor_text(found.own)
     return told
+
+
+def _acceptor_of(text: str) -> Acceptor:
+    """The acceptor of `node#incarnation`.
+
+    Raises:
+        InvalidArgument: `text` is not of that form.
+    """
+    node, _, incarnation = text.rpartition("#")
+    try:
+        return Acceptor(NodeId(node), Incarnation(int(incarnation, 16)))
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is not NODE#INCARNATION, as `metastore status` shows it") from None

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.access.capability import Capability
-from broadsheet.base.types import Incarnation, NodeId
+from broadsheet.base.types import NodeId
 from broadsheet.control.codec import (
     Carried,
     document_of,
@@ -184,16 +184,3 @@ async def majority_status(node: NodeId, metastore: MajorityMetastore) -> StatusR
         own=own,
         ballot=ballot,
     )
-
-
-def parse_acceptor(text: str) -> Acceptor:
-    """The acceptor of `node#incarnation`.
-
-    Raises:
-        InvalidArgument: `text` is not of that form.
-    """
-    node, _, incarnation = text.rpartition("#")
-    try:
-        return Acceptor(NodeId(node), Incarnation(int(incarnation, 16)))
-    except ValueError:
-        raise InvalidArgument(f"{text!r} is not NODE#INCARNATION, as `metastore status` shows it") from None
