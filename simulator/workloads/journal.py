@@ -27,6 +27,7 @@ from broadsheet.errors import BroadsheetError, Corrupt, Status
 from broadsheet.journal import spool_file, staging_area
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.core import block_sums
 from broadsheet.journal.core.pipeline_events import RollAsked, Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, spec_key
@@ -89,7 +90,11 @@ KEPT_BYTES_MIN: Final = 24
 @contextmanager
 def small_blocks() -> Generator[None, None, None]:
     """Spool files are summed, and appends placed, in small blocks: nothing here would have two large ones."""
-    chosen = [(spool_file, "BLOCK_BYTES", SPOOL_BLOCK_BYTES), (staging_area, "SLICE_BYTES", SLICE_BYTES)]
+    chosen = [
+        (spool_file, "BLOCK_BYTES", SPOOL_BLOCK_BYTES),
+        (block_sums, "BLOCK_BYTES", SPOOL_BLOCK_BYTES),
+        (staging_area, "SLICE_BYTES", SLICE_BYTES),
+    ]
     before = [(module, name, getattr(module, name)) for module, name, _ in chosen]
     for module, name, size in chosen:
         setattr(module, name, size)

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from broadsheet.base.types import ByteOffset, Epoch
 from broadsheet.errors import InvalidArgument
+from broadsheet.journal.core.attempts import Remembered
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint, encode_proposal
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.core.registers import (
@@ -95,3 +96,19 @@ def test_registers_of_which_no_key_is_known_were_not_put() -> None:
 
     assert [is_put(each, None) for each in claims] == [True, False, False]
     assert [is_put(each, replace(NO_REGISTERS, version=1)) for each in claims] == [True, True, False]
+
+
+def test_a_checkpoint_that_may_be_damaged_vouches_for_no_attempt() -> None:
+    """Its ids and offsets may have rotted, and a repeated append would be told that it is there (C2)."""
+    attempt = Remembered(b"0123456789abcdef", ByteOffset(3), ByteOffset(5))
+    checkpoint = Checkpoint(
+        epoch=Epoch(1),
+        fragment_begin=ByteOffset(0),
+        end=ByteOffset(5),
+        sum=b"s" * 20,
+        first_append=1,
+        attempts=(attempt,),
+    )
+
+    (claim,) = claims_of([encode_checkpoint(checkpoint)], is_complete=True, is_tail=False).claims
+    assert claim.attempts == ()
