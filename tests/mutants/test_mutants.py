@@ -10,6 +10,8 @@ from simulator.plan import load
 from tests.mutants.planted_regressions import REGRESSIONS, UNPROVED
 from tests.mutants.registry import PLANS, Mutant, mutants
 
+pytestmark = pytest.mark.timeout(900)
+"""Each plan is run twice, one after the other: some four minutes of one core, and more beside other tests."""
 STALE_MAX = 5
 """How many stored plans may have gone stale: each costs CI a search, and what that finds is luck."""
 
