@@ -144,7 +144,8 @@ def _decoder_of(field: str) -> msgspec.json.Decoder[Any]:
     """
     kind: Any = str
     for part in reversed(field.split(".")):
-        kind = msgspec.defstruct("Object", [("inner", kind | None, None)], rename={"inner": part}, gc=False)
+        inner = [("inner", kind | None, None)]
+        kind = msgspec.defstruct("Object", inner, rename={"inner": part}, frozen=True, gc=False)
     return msgspec.json.Decoder(kind)
 
 
