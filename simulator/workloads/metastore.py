@@ -104,6 +104,8 @@ class MetastoreWorkload(MachineWorkload):
     """Clients read and compare-and-set one document; an operator replaces acceptors."""
 
     name: ClassVar[str] = "metastore"
+    stale_calls_max: ClassVar[int] = 1
+    """A replacement that meets another operator's ends unknown (control.6)."""
     scope: ClassVar[tuple[str, ...]] = ("control/core",)
     is_echoing: ClassVar[bool] = True
     clients: ClassVar[int] = 5
