@@ -1,6 +1,7 @@
 """`broadsheet journals`: what a user types, and what comes back."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -507,9 +508,17 @@ def _until_it_waits(pid: int) -> None:
     until = time.monotonic() + SECONDS_MAX
     while time.monotonic() < until:
         used = " ".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
-        sockets = [each for each in Path(f"/proc/{pid}/fd").iterdir() if "socket:" in str(each.readlink())]
-        if sockets and used == before:
+        if used == before and _has_socket(pid):
             return
         before = used
         time.sleep(0.25)
     raise AssertionError("it never came to wait")
+
+
+def _has_socket(pid: int) -> bool:
+    """Whether one of its descriptors is a socket; one that it closes meanwhile is none."""
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if str(each.readlink()).startswith("socket:"):
+                return True
+    return False
