@@ -12,10 +12,14 @@ import pytest
 
 from tests.plugins.cpu import become_subreaper, tree_seconds
 
-BUDGET_MINUTES: Final = {"ground": 8, "kv": 6, "journals": 6, "pipelines": 7, "files": 5}
+BUDGET_MINUTES: Final = {"ground": 7, "faults": 6, "kv": 6, "journals": 4, "pipelines": 5, "files": 5}
 CORES: Final = 2
 TOLERANCE: Final = 1.25
 PART_OF: Final = {
+    "simulator": "faults",
+    "mutants": "faults",
+    "mutate": "faults",
+    "regressions": "faults",
     "kv": "kv",
     "coordinator": "kv",
     "keyspace": "journals",

@@ -54,6 +54,7 @@ def test_a_part_above_its_budget_and_a_quarter_is_named() -> None:
         ("tests/wal/test_log.py::test_x", "ground"),
         ("tests/journal/core/test_x.py::test_x", "journals"),
         ("tests/spark/test_x.py::test_x", "pipelines"),
+        ("tests/mutants/test_x.py::test_x", "faults"),
         ("tests/test_x.py::test_x", "ground"),
     ],
 )
