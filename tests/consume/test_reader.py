@@ -23,28 +23,16 @@ from broadsheet.journal.client import EncodedIndex
 from broadsheet.journal.core.spec import FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import Chunk, JournalInfo, JournalStatus
 from broadsheet.message import columns, producer_state
-from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
+from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed
 from broadsheet.message.position import Position, positions_from_text, positions_to_text
 from broadsheet.message.producer_state import begun
 from broadsheet.message.spans import update
 from broadsheet.message.stored_index import encode
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
-from simulator.checkers.sequencer import Sequencer
 from tests.journal.node_process import NodeProcess
+from tests.message.histories import Drawn, committed, content_of, histories, rising
 
 NAME, REVISION = JournalName("read/messages"), Revision(7)
-message = st.tuples(st.integers(1, 3), st.integers(1, 20), st.sampled_from([0, 1, 1, 1, 2]))
-
-
-def content_of(framing: Framing, messages: list[tuple[int, int, int]]) -> bytes:
-    return b"".join(
-        framed(
-            framing,
-            pack(ProducerId(producer), Clock(clock), flags),
-            b"" if flags == Flag.ACK else b'{"n":%d}' % n,
-        )
-        for n, (producer, clock, flags) in enumerate(messages)
-    )
 
 
 class NaiveJournals:
@@ -86,17 +74,15 @@ async def read(journals: NaiveJournals, start: Any = "earliest", **options: Any)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=30), st.booleans(), st.data())
+@given(st.sampled_from([JSON_LINES, FIXED]), histories(30), st.booleans(), st.data())
 async def test_from_any_position_it_gives_what_the_naive_sequencer_commits(
-    framing: Framing, messages: list[tuple[int, int, int]], is_rising: bool, data: st.DataObject
+    framing: Framing, messages: list[Drawn], is_rising: bool, data: st.DataObject
 ) -> None:
     """Any index point, any size of reads and blocks, any memory, and a second reader from any position."""
-    if is_rising:  # As producers do: many transactions, few duplicates.
-        messages = [(producer, n + 1, flags) for n, (producer, _, flags) in enumerate(messages)]
+    if is_rising:
+        messages = rising(messages)
     content = content_of(framing, messages)
-    sequencer, expected = Sequencer(begun(framing)), []
-    for frame in scan(framing, content, ByteOffset(0)):
-        expected += [each.begin for each in sequencer.step(frame)[1] if each.has_data]
+    expected = committed(framing, content)
     drawn = st.sampled_from([1, 100, 300, 1 << 20])
     with pytest.MonkeyPatch.context() as patch:
 

@@ -24,23 +24,13 @@ from broadsheet.message.spans import sequence, update
 from broadsheet.message.stored_index import decode, encode
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from simulator.checkers.sequencer import Sequencer
-
-message = st.tuples(st.integers(1, 3), st.integers(1, 30), st.sampled_from([0, 1, 1, 1, 2]))
-
-
-def content_of(framing: Framing, messages: list[tuple[int, int, int]]) -> bytes:
-    return b"".join(
-        framed(
-            framing, pack(ProducerId(producer), Clock(clock), flags), b"" if flags == Flag.ACK else b'{"n":1}'
-        )
-        for producer, clock, flags in messages
-    )
+from tests.message.histories import Drawn, content_of, histories
 
 
 @settings(max_examples=200)
-@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=40), st.data())
+@given(st.sampled_from([JSON_LINES, FIXED]), histories(40, clock_max=30), st.data())
 def test_the_index_is_a_function_of_the_bytes(
-    framing: Framing, messages: list[tuple[int, int, int]], data: st.DataObject
+    framing: Framing, messages: list[Drawn], data: st.DataObject
 ) -> None:
     """Whoever computes it, in whatever pieces, gets what the scalar sequencer gets."""
     content = content_of(framing, messages)

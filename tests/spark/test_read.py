@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -20,22 +21,12 @@ from broadsheet.spark.encode import frames
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META, Shape, frame_around, rows_of
-from simulator.checkers.sequencer import Sequencer
+from tests.message.histories import Drawn, committed, content_of, histories, rising
 
 ALL = pa.schema([("n", pa.int64()), *META.items()])
-message = st.tuples(st.integers(1, 3), st.integers(1, 20), st.sampled_from([0, 1, 1, 1, 2]))
 
 
-def content_of(framing: Framing, messages: list[tuple[int, int, int]]) -> bytes:
-    return b"".join(
-        framed(framing, pack(ProducerId(producer), Clock(clock), flags), body_of(framing, n, flags))
-        for n, (producer, clock, flags) in enumerate(messages)
-    )
-
-
-def body_of(framing: Framing, n: int, flags: int) -> bytes:
-    if flags == Flag.ACK:
-        return b""
+def body_of(framing: Framing, n: int) -> bytes:
     return b'{"n":%d,"more":"\xc3\xa9"}' % n if framing == JSON_LINES else n.to_bytes(8, "little")
 
 
@@ -43,7 +34,7 @@ def body_of(framing: Framing, n: int, flags: int) -> bytes:
 @pytest.mark.parametrize("flags", [Flag.OUTSIDE, Flag.CONTINUE])
 def test_a_message_with_an_empty_body_is_a_row(framing: Framing, empty: bytes, flags: Flag) -> None:
     """The sink wrote and acknowledged it, and no reader saw it: it was taken for an acknowledgement."""
-    bodies = pa.array([empty, body_of(framing, 1, flags), empty], pa.large_binary())
+    bodies = pa.array([empty, body_of(framing, 1), empty], pa.large_binary())
     content = frames(framing, bodies, ProducerId(1), Clock(160), flags)
     content += framed(framing, pack(ProducerId(1), Clock(640), Flag.ACK), b"")
     columns = pa.schema([("clock", META["clock"])])
@@ -85,17 +76,15 @@ def rows(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> list[dic
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=30), st.booleans(), st.data())
+@given(st.sampled_from([JSON_LINES, FIXED]), histories(30), st.booleans(), st.data())
 def test_batches_together_give_what_one_reader_sees(
-    framing: Framing, messages: list[tuple[int, int, int]], is_rising: bool, data: st.DataObject
+    framing: Framing, messages: list[Drawn], is_rising: bool, data: st.DataObject
 ) -> None:
     """Any cut, any index point, any block, any read size and any memory give each row once."""
-    if is_rising:  # As producers do: many transactions, few duplicates.
-        messages = [(producer, n + 1, flags) for n, (producer, _, flags) in enumerate(messages)]
-    content = content_of(framing, messages)
-    sequencer, expected = Sequencer(begun(framing)), []
-    for frame in scan(framing, content, ByteOffset(0)):
-        expected += [each.begin for each in sequencer.step(frame)[1] if each.has_data]
+    if is_rising:
+        messages = rising(messages)
+    content = content_of(framing, messages, partial(body_of, framing))
+    expected = committed(framing, content)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
     module.BLOCK_BYTES = data.draw(st.sampled_from([1, 200, 600, 1 << 20]))
     got: list[object] = []
@@ -162,7 +151,7 @@ def test_uncommitted_rows_are_seen_by_those_who_ask() -> None:
 @pytest.mark.parametrize("framing", [JSON_LINES, FIXED])
 def test_an_offset_inside_a_frame_is_told_from_one_between_two(framing: Framing) -> None:
     """An explicit starting offset that is off by some bytes would silently begin with another message."""
-    content = content_of(framing, [(1, clock, 0) for clock in range(1, 6)])
+    content = content_of(framing, [(1, clock, 0) for clock in range(1, 6)], partial(body_of, framing))
     bounds = [(frame.begin, frame.end) for frame in scan(framing, content, ByteOffset(0))]
     torn = content + content[:20]
     for step in (1, 7, 5000):
@@ -240,7 +229,9 @@ def test_what_was_committed_before_an_open_span_is_not_replayed_with_it(
 ) -> None:
     """One producer's long span made another's earlier transactions be read again: their rows came twice."""
     first = [(9, 1, 1), (5, 1, 1), (5, 2, 2), (5, 3, 1), (5, 4, 2), (5, 5, 1)]
-    content, more = content_of(framing, first), content_of(framing, [(5, 6, 2), (9, 2, 2)])
+    body = partial(body_of, framing)
+    content = content_of(framing, first, body)
+    more = content_of(framing, [(5, 6, 2), (9, 2, 2)], body)
     monkeypatch.setattr(module, "BLOCK_BYTES", len(content))
     span = Span("t/j", 0, len(content + more))
 
