@@ -22,7 +22,7 @@ from broadsheet.journal.keys import decode_registers
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import StreamedAppend
-from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.role import Ports, Services, StoreNotes
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.wal.config import KIB
@@ -63,6 +63,7 @@ async def running(
     faulty: FaultyDisk | None = None,
     boot_id: str = "kernel-1",
     open_files_max: int = 1 << 20,
+    store_notes: StoreNotes | None = None,
 ) -> AsyncIterator[Running]:
     """A node over `disk`; where it is the last one, its end is not recorded.
 
@@ -71,6 +72,7 @@ async def running(
         faulty: what the node has of `disk`.
         boot_id: of the kernel: another one says that it has rebooted.
         open_files_max: descriptors that the process may have.
+        store_notes: what the node keeps of its stores; None if it has used every one.
     """
     network: Any = None  # Nobody calls it here: the roles under test have no door.
     ports = Ports(
@@ -82,6 +84,7 @@ async def running(
         random=lambda purpose: random.Random(f"{seed} {purpose}"),
         crash=crashes.append,
         open_files_max=open_files_max,
+        store_notes=store_notes,
     )
     scope, services = Scope("node", crash=crashes.append), Services()
     try:

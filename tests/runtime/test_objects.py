@@ -49,6 +49,16 @@ async def test_readers_do_not_wait_for_objects_that_are_being_put(tmp_path: Path
     objects.close()
 
 
+async def test_a_store_that_cannot_be_made_has_not_answered() -> None:
+    """Its error was taken for the answer that an object is absent, and the store for one that works."""
+    objects = LocalObjects(Path("/proc/nothing"))
+    for call in (objects.list(""), objects.get("a/b"), objects.delete("a/b")):
+        with pytest.raises(OSError, match="cannot be made: No such file") as caught:
+            await call
+        assert not isinstance(caught.value, FileNotFoundError)
+    objects.close()
+
+
 async def test_two_processes_may_share_a_store(tmp_path: Path) -> None:
     """Every node of a machine may use one directory."""
     one, two = LocalObjects(tmp_path), LocalObjects(tmp_path)

@@ -120,25 +120,46 @@ class Broker:
         """Why appends are refused on a full disk, with the remedy; empty if they are accepted."""
         return self._fullness
 
-    async def create(self, spec: JournalSpec) -> JournalInfo:
+    async def create(self, spec: JournalSpec, *, by: Instant | None = None) -> JournalInfo:
         """Create a journal; it is durable when the call returns.
+
+        A store that `spec` names is asked first: for `listing_wait`, and not beyond the deadline `by`.
 
         Raises:
             AlreadyExists: a journal of that name exists. InvalidArgument, TooLarge: nothing changed.
+            StoreUnhealthy: the store that `spec` names cannot be used now. Nothing changed.
         """
         validate_spec(spec)
-        store = spec.fragment.store
-        if store and store not in self._context.config.stores:
-            raise InvalidArgument(
-                f"fragment.store {store!r} is not among this node's journals.stores:"
-                f" {', '.join(self._context.config.stores) or 'none'}"
-            )
+        if spec.fragment.store:
+            await self._try_store(spec, by)
         if len(self._slots) >= self._context.config.journals_max:
             raise TooLarge(
                 f"{len(self._slots)} journals, and journals_max is {self._context.config.journals_max}:"
                 " delete some, or raise it"
             )
         return await self._carried(self._create(spec), f"create.{spec.name}")
+
+    async def _try_store(self, spec: JournalSpec, by: Instant | None) -> None:
+        """Refuse a store that no journal may name, or that a new one could not use."""
+        config, store = self._context.config, spec.fragment.store
+        if store not in config.stores:
+            raise InvalidArgument(
+                f"fragment.store {store!r} is not among this node's journals.stores:"
+                f" {', '.join(config.stores) or 'none'}"
+            )
+        if self._context.keyspace.get(spec_key(spec.name)) is not None:
+            return  # The journal exists, and `_create` says so: its store may be down.
+        if fault := await self._context.health(store).trial(self._patience(config.listing_wait, by)):
+            raise StoreUnhealthy(
+                f"fragment.store {store!r} cannot be used now: {fault}; no journal was made: mend the store,"
+                " or name another"
+            )
+
+    def _patience(self, wait: Duration, by: Instant | None) -> Duration:
+        """`wait`, or less: a refusal in time says that nothing was done, and a deadline leaves a doubt."""
+        if by is None:
+            return wait
+        return Duration(max(0, min(wait, by - self._context.time.now() - ANSWER_TIME)))
 
     async def _create(self, spec: JournalSpec) -> JournalInfo:
         passed("journal.create.before_put")
@@ -261,11 +282,7 @@ class Broker:
         if slot.replica is not None:
             return slot.replica
         self._opening.hasten(info.create_revision)
-        opened, patience = slot.opened, self._context.config.opening_wait
-        if by is not None:
-            # A refusal in time says that nothing was done; a deadline that passes leaves the caller in doubt.
-            left = by - self._context.time.now() - ANSWER_TIME
-            patience = Duration(max(0, min(patience, left)))
+        opened, patience = slot.opened, self._patience(self._context.config.opening_wait, by)
         try:
             async with asyncio.timeout(in_seconds(patience)):
                 while not opened.done():

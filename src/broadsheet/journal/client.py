@@ -126,6 +126,7 @@ class Journals:
         Raises:
             AlreadyExists: a journal of that name exists.
             InvalidArgument: the message says which field is wrong and why.
+            StoreUnhealthy: `store` cannot be used now. No journal was made.
         """
         fragment = FragmentSpec()
         if fragment_length is not None:

@@ -108,6 +108,12 @@ class Context:
             )
         return self._stores[resolved]
 
+    def health(self, url: str) -> WatchedStore:
+        """What the store at `url` has answered lately; raises as `store`."""
+        self.store(url)
+        resolved = url or self.config.store
+        return next(each for each in self.watched if each.url == resolved)
+
     def uploading_to(self, store: FragmentStore) -> asyncio.Semaphore:
         """The bound of uploads to one store: each has its own, so that a store that hangs blocks no other."""
         return self._uploading.setdefault(store, asyncio.Semaphore(self.config.uploads_max))

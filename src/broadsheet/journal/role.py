@@ -25,6 +25,7 @@ from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIR
 from broadsheet.journal.orphans import write_down
 from broadsheet.journal.readiness import probe_stores, troubles
 from broadsheet.journal.service import Service
+from broadsheet.journal.store_settings import require_stores
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.readiness import ReadinessSource
@@ -66,8 +67,8 @@ class JournalsRole:
         """Recover the journals' log, begin to open every journal, and offer the methods.
 
         Raises:
-            ConfigError: the log is locked, belongs to another node, or is of a newer version; or
-                a store is of a kind that this node cannot reach.
+            ConfigError: the log is locked, belongs to another node, or is of a newer version; or a store is
+                of a kind that this node cannot reach, or cannot be used and never was.
             Corrupt: a key is damaged, or the key space is older than the journals.
         """
         identity = services.one(Identity)
@@ -100,8 +101,7 @@ class JournalsRole:
             crash=ports.crash,
             open_files_max=ports.open_files_max,
         )
-        for url in (config.store, *config.stores):
-            context.store(url)  # Journals in a store that no node can reach would be opened in vain for ever.
+        await require_stores(context, ports.store_notes)
         await ports.disk.run(partial(ports.disk.make_dir, SPOOL_DIRECTORY))
         # Makes the directories of all journals durable in one sync.
         await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))

@@ -199,9 +199,9 @@ class Service:
         """The methods, each with its handler here."""
         return [row.method(getattr(self, row.name.partition(".")[2])) for row in ROWS]
 
-    async def create(self, _call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
+    async def create(self, call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
         """Create a journal."""
-        return Reply(await self._broker.create(request.spec))
+        return Reply(await self._broker.create(request.spec, by=call.deadline))
 
     async def delete(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """Delete a journal with its content."""

@@ -66,9 +66,19 @@ class WatchedStore(ObjectStore):
 
     async def probe(self) -> None:
         """Ask the store for nothing; returns when it has answered, or after `PROBE_WAIT`."""
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.ensure_future(self._ask_for_nothing())
-        await asyncio.wait((self._probe,), timeout=in_seconds(PROBE_WAIT))
+        await asyncio.wait((self._begin_probe(),), timeout=in_seconds(PROBE_WAIT))
+
+    async def trial(self, within: Duration) -> str:
+        """Why the store cannot be used now; empty if it answers `within` that time, and refused no object.
+
+        A store that the node has never opened also shows by its answer that it can be written.
+        """
+        probe = self._begin_probe()
+        await asyncio.wait((probe,), timeout=in_seconds(within))
+        if not probe.done():
+            return f"it does not answer within {in_seconds(within):g} s"
+        fault = self._silence or self._refusal
+        return str(fault[1]) if fault is not None and self._is_young(fault[0]) else ""
 
     def close(self) -> None:
         """Cancel a probe that is under way."""
@@ -115,6 +125,11 @@ class WatchedStore(ObjectStore):
             del self._asked[number]
         self._silence = None
         return answer
+
+    def _begin_probe(self) -> "asyncio.Future[None]":
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.ensure_future(self._ask_for_nothing())
+        return self._probe
 
     async def _ask_for_nothing(self) -> None:
         try:

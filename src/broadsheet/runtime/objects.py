@@ -6,7 +6,8 @@ which is removed after an hour. Names are paths of `base.names`; the first segme
 directory is opened at the first use, in a thread. So a store that is down stops only the callers that need
 it, and works again when it answers. If the directory is removed while it is open, every call fails until it
 is there again with its content. It is not made anew: an empty store would say that no object exists. Nor is
-it at a later start, if a `mark` tells that there was one: its file system may not be mounted yet.
+it at a later start, if a `mark` tells that there was one: its file system may not be mounted yet. A store
+without its mark is opened only if a file can be written there.
 """
 
 import errno
@@ -93,11 +94,13 @@ class LocalObjects:
                 self._must_be_open()
                 if self._is_only_read or (self._mark is not None and self._mark.exists()):
                     self._must_be_there()
-                disk = LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
+                disk = self._open()
                 try:
                     if not self._is_only_read:
                         disk.make_dir(PARTIAL_SEGMENT)
                         _sweep(disk)
+                    if self._mark is not None and not self._mark.exists():
+                        _try_to_write(disk)
                     self._must_be_open()  # `close` may have been called while a network directory hung.
                 except BaseException:
                     disk.close()
@@ -110,6 +113,13 @@ class LocalObjects:
                             self._mark.touch()
                             marks.sync_dir("")
             return self._opened
+
+    def _open(self) -> LocalDisk:
+        try:
+            return LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
+        except FileNotFoundError as error:  # Callers would take that for the answer that an object is absent.
+            text = "the store's directory cannot be made: No such file or directory"
+            raise OSError(errno.ESTALE, text, str(error.filename)) from error
 
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """Store `body` durably under `name`, whole or not at all; False if the name is taken."""
@@ -263,6 +273,18 @@ def _sweep(disk: LocalDisk) -> None:
         if entry.modified < oldest:
             with suppress(FileNotFoundError):
                 disk.remove(f"{PARTIAL_SEGMENT}/{entry.name}")
+
+
+def _try_to_write(disk: LocalDisk) -> None:
+    """Write a file and remove it: a store that can only be read would take no object."""
+    name = f"{PARTIAL_SEGMENT}/{os.urandom(TOKEN_BYTES).hex()}"
+    file = disk.open(name, create=True, exclusive=True)
+    try:
+        file.write_at(0, (b"x",))
+        file.sync()
+    finally:
+        file.close()
+        disk.remove(name)
 
 
 def local_root(url: str, *, confined_to: Path | None = None) -> Path:

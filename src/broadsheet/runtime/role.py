@@ -10,6 +10,17 @@ from broadsheet.runtime.turn import Turn
 T = TypeVar("T")
 
 
+class StoreNotes:
+    """What a node keeps of the object stores that it has used: here nothing, as if it had used every one."""
+
+    def is_known(self, _url: str) -> bool:
+        """Whether the node has opened the store at that URL before, in this life or an earlier one.
+
+        A store that it has opened may be down at a start. Takes some microseconds.
+        """
+        return True
+
+
 class Ports:
     """The ports of one node: all its access to the world."""
 
@@ -24,17 +35,20 @@ class Ports:
         random: Callable[[str], Random],
         crash: Crash,
         open_files_max: int = 1 << 20,
+        store_notes: StoreNotes | None = None,
     ) -> None:
         """Gather the ports.
 
         Args:
             open_files_max: descriptors that the process may have.
             objects: the store of a URL such as `file:///var/fragments/`.
+            store_notes: what the node keeps of the stores that it has used; None to keep nothing.
             random: a stream of entropy of its own for each purpose, new in each boot.
             crash: ends the node.
         """
         self.time, self.timers, self.disk, self.network = time, timers, disk, network
         self.objects, self.random, self.crash = objects, random, crash
+        self.store_notes = StoreNotes() if store_notes is None else store_notes
         self.open_files_max = open_files_max
         self.turn = Turn(timers, crash=crash)
 

@@ -11,7 +11,7 @@ from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.entropy import Entropy
 from broadsheet.runtime.network import TCPNetwork
 from broadsheet.runtime.objects import LocalObjects, local_root
-from broadsheet.runtime.role import Ports
+from broadsheet.runtime.role import Ports, StoreNotes
 from broadsheet.runtime.scope import Crash
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.time import LoopTimers, SystemTime
@@ -29,19 +29,21 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
     Call it on the loop that the node will run on.
     """
     open_files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    stores = LocalStores(disk.tree.root / OWN_STORE, disk.tree.syncs)
     return Ports(
         time=SystemTime(),
         timers=LoopTimers(asyncio.get_running_loop()),
         disk=disk,
         network=TCPNetwork(open_files_max=open_files_max),
-        objects=LocalStores(disk.tree.root / OWN_STORE, disk.tree.syncs),
+        objects=stores,
         random=Entropy(),
         crash=crash,
         open_files_max=open_files_max,
+        store_notes=stores,
     )
 
 
-class LocalStores:
+class LocalStores(StoreNotes):
     """Object stores by URL; those of one directory are one store."""
 
     def __init__(self, own: Path, syncs: Syncs) -> None:
@@ -61,11 +63,18 @@ class LocalStores:
         Raises:
             ConfigError: the URL is of another kind; its adapter is not part of this release.
         """
-        root = local_root(url) if url else self._own
+        root = self._root(url)
         if root not in self._stores:
             mark = mark_of(root, self._own.parent)
             self._stores[root] = LocalObjects(root, syncs=self._syncs, mark=mark)
         return self._stores[root]
+
+    def is_known(self, url: str) -> bool:
+        """See `StoreNotes`; raises as `__call__`."""
+        return mark_of(self._root(url), self._own.parent).exists()
+
+    def _root(self, url: str) -> Path:
+        return local_root(url) if url else self._own
 
 
 def mark_of(store: Path, data_dir: Path) -> Path:
