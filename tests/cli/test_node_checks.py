@@ -16,7 +16,8 @@ from broadsheet.cli.cluster import Cluster
 from broadsheet.cli.findings import Verdict
 from broadsheet.cli.running import FILE, wait_until_ended
 from broadsheet.runtime.data_dir import FORMAT_FILE
-from broadsheet.runtime.system import mark_of
+from broadsheet.runtime.syncs import Syncs
+from broadsheet.runtime.system import OWN_STORE, LocalStores, mark_of
 from tests.cli.processes import SECONDS_MAX, broadsheet, cluster, pids
 from tests.runtime.test_data_dir import take
 
@@ -160,6 +161,25 @@ def test_a_store_that_is_not_mounted_is_found(root: Path, monkeypatch: pytest.Mo
     mark.touch()
 
     assert "is not mounted" in node_checks.stores_check(root).text
+
+
+def test_another_default_store_than_the_last_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is missing in this shell: the node would not start, or show stored bytes as trimmed."""
+    one, other = (f"file://{root.parent}/{name}/" for name in ("one", "other"))
+    LocalStores(root / OWN_STORE, Syncs()).keep_default(one)
+    found = {}
+    for store, before in ((one, ""), (other, ""), (other, one), ("", "")):
+        monkeypatch.setenv("BROADSHEET_JOURNALS__STORE", store)
+        monkeypatch.setenv("BROADSHEET_JOURNALS__STORES_BEFORE", f"[{before!r}]")
+        found[store, before] = node_checks.stores_check(root)
+
+    assert [each.verdict for each in found.values()] == [
+        Verdict.GOOD,
+        Verdict.BAD,
+        Verdict.GOOD,
+        Verdict.BAD,
+    ]
+    assert f"journals.store is {other!r}, and was {one!r} when the node last ran" in found[other, ""].text
 
 
 def test_a_node_that_was_killed_is_found(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import errno
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import broadsheet
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import AlreadyExists, ConfigError, StoreUnhealthy
@@ -16,9 +19,10 @@ from broadsheet.runtime.role import StoreNotes
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.system import LocalStores
 from simulator.disk import SimDisk
-from tests.cli.processes import broadsheet
+from tests.cli.processes import broadsheet as command
 from tests.journal.crash_histories import JOURNALS, NAME, Shelf, running
-from tests.journal.test_store_down import SPEC, Flaky
+from tests.journal.node_process import NodeProcess
+from tests.journal.test_store_down import SECONDS_MAX, SPEC, Flaky
 
 SOON = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
 OTHER = "file:///other/"
@@ -141,7 +145,103 @@ async def test_a_journal_is_not_made_in_a_store_that_cannot_be_used() -> None:
 def test_up_says_which_setting_names_a_store_that_cannot_be(tmp_path: Path) -> None:
     """It said ready, and fragments stayed on the node's disk until it was full."""
     settings = {"BROADSHEET_JOURNALS__STORE": "file:///dev/null/fragments/"}
-    done = broadsheet("up", "--data-dir", tmp_path / "c", "--any-port", "--detach", **settings)
+    done = command("up", "--data-dir", tmp_path / "c", "--any-port", "--detach", **settings)
 
     assert done.returncode != 0
     assert "journals.store 'file:///dev/null/fragments/' cannot be used" in done.stderr
+
+
+class Moves:
+    """A real node whose default store is changed from start to start."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.node = root, NodeProcess(root)
+        self._config = (root / "node.toml").read_text()
+
+    async def starts(self, store: str, before: str = "") -> bool:
+        """Start it with this default, and these former ones."""
+        text = self._config.replace("[journals]", f"[journals]\nstore = {store!r}\n{before}")
+        (self.root / "node.toml").write_text(text)
+        has_started = await self.node.start()
+        assert has_started or await self.node.died()
+        return has_started
+
+    def log(self) -> str:
+        return (self.root / "node.log").read_text()
+
+
+@pytest.fixture
+def moves(tmp_path: Path) -> Iterator[Moves]:
+    found = Moves(tmp_path)
+    yield found
+    found.node.kill()
+
+
+async def stored(node: NodeProcess, *, is_new: bool) -> bytes:
+    """What a reader is shown of a journal that names no store, whose first fragment only its store has."""
+    async with asyncio.timeout(SECONDS_MAX), broadsheet.connect(node.address) as client:
+        if is_new:
+            await client.journals.create("moved/a", fragment_length=1 << 10)
+            for content in (b"1" * 2000, b"2" * 2000):
+                await client.journals.append("moved/a", content)
+        spools = node.root / "data" / "journals" / "spool"
+        while len([*spools.glob("*/*.spool")]) > 1:  # noqa: ASYNC110 - another process removes it.
+            await asyncio.sleep(0.01)
+        return b"".join([chunk.data async for chunk in client.journals.read("moved/a")])
+
+
+CONTENT = b"1" * 2000 + b"2" * 2000
+
+
+async def test_a_start_with_another_default_store_is_refused_until_its_content_is_there(moves: Moves) -> None:
+    """A shell without the variable: acknowledged bytes were `Trimmed` for readers, and nothing said why."""
+    one, other = (f"file://{moves.root}/{name}/" for name in ("one", "other"))
+    assert await moves.starts(one), moves.log()
+    assert await stored(moves.node, is_new=True) == CONTENT
+    moves.node.kill()
+
+    for store in ("", other):
+        assert not await moves.starts(store)
+        assert f"and was {one!r} when the node last ran: 1 journals" in moves.log()
+    assert "journals.store is '' (`fragments/` in the data directory)" in moves.log()
+    assert not await moves.starts(other, f"stores_before = [{other!r}]"), "it is not the former one"
+    shutil.copytree(moves.root / "one", moves.root / "other", dirs_exist_ok=True)
+    assert await moves.starts(other, f"stores_before = [{one!r}]"), moves.log()
+    assert await stored(moves.node, is_new=False) == CONTENT
+    moves.node.kill()
+    assert await moves.starts(other), "once it was said, it need not be said again"
+    moves.node.kill()
+    assert not await moves.starts(one, f"stores_before = [{one!r}]"), "what was said then is not said of this"
+
+
+async def test_the_same_directory_by_another_url_is_the_same_default_store(moves: Moves) -> None:
+    """Also the node's own, by its path: nothing has to be copied, and nothing to be said."""
+    assert await moves.starts(""), moves.log()
+    assert await stored(moves.node, is_new=True) == CONTENT
+    moves.node.kill()
+
+    assert await moves.starts(f"file://{moves.root}/data/../data/fragments/"), moves.log()
+    assert await stored(moves.node, is_new=False) == CONTENT
+
+
+async def test_a_default_store_that_no_journal_has_fragments_in_may_change(moves: Moves) -> None:
+    """An operator who corrects the setting before the first journal is not asked to copy nothing."""
+    assert await moves.starts(""), moves.log()
+    moves.node.kill()
+    assert await moves.starts(f"file://{moves.root}/one/"), moves.log()
+    assert await stored(moves.node, is_new=True) == CONTENT
+    moves.node.kill()
+    assert not await moves.starts("")
+
+
+def test_a_kept_default_survives_a_write_that_was_cut_off(tmp_path: Path) -> None:
+    """Half a URL would be another one, and refuse every start."""
+    (tmp_path / "data").mkdir()
+    stores = LocalStores(tmp_path / "data" / "fragments", Syncs())
+    assert stores.default() is None
+    stores.keep_default("file:///one/")
+    (tmp_path / "data" / "stores" / "default.new").write_text("file:///o")
+
+    assert stores.default() == "file:///one/"
+    stores.keep_default("")
+    assert LocalStores(tmp_path / "data" / "fragments", Syncs()).default() == ""

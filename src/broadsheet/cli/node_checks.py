@@ -25,11 +25,13 @@ from broadsheet.cli.running import FILE, Running, is_running
 from broadsheet.config import load
 from broadsheet.doors.readiness import ReadinessReply
 from broadsheet.errors import ConfigError
+from broadsheet.journal.config import JournalsConfig
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import check_format, node_of
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.objects import local_root
-from broadsheet.runtime.system import mark_of
+from broadsheet.runtime.syncs import Syncs
+from broadsheet.runtime.system import OWN_STORE, LocalStores, default_of, mark_of
 
 CLOCK_SECONDS_MAX: Final = 60
 """How far the time of a file may lie ahead of the clock."""
@@ -71,7 +73,8 @@ def secrets_check(root: Path) -> Finding:
 def stores_check(root: Path) -> Finding:
     """The fragment stores that settings name can exist, and those that nodes have used are there."""
     good = Finding("stores", Verdict.GOOD, "those that settings name can be used")
-    return _first(good, root, _store_fault, "mount or mend it, or change journals.store and journals.stores")
+    remedy = "mount or mend it, or change the setting; docs/operations/running.md says how a store moves"
+    return _first(good, root, _store_fault, remedy)
 
 
 def ended_check(root: Path) -> Finding:
@@ -223,6 +226,8 @@ def _secret_fault(path: Path, node: str) -> str:
 
 def _store_fault(path: Path, node: str) -> str:
     journals = _settings(path, node).journals
+    if fault := _default_fault(path, journals):
+        return fault
     for url in dict.fromkeys(each for each in (journals.store, *journals.stores) if each):
         try:
             store = local_root(url)
@@ -237,6 +242,16 @@ def _store_fault(path: Path, node: str) -> str:
         if mark_of(store, path).exists() and not (store / PARTIAL_SEGMENT).is_dir():
             return f"store {url}: its directory was removed, or is not mounted"
     return ""
+
+
+def _default_fault(path: Path, journals: JournalsConfig) -> str:
+    kept, stores = default_of(path), LocalStores(path.absolute() / OWN_STORE, Syncs())
+    if kept is None or any(stores.are_one(kept, url) for url in (journals.store, *journals.stores_before)):
+        return ""
+    return (
+        f"journals.store is {journals.store!r}, and was {kept!r} when the node last ran: journals that name"
+        " no store have their fragments there, and the node does not start"
+    )
 
 
 def _killed(path: Path, _node: str) -> str:

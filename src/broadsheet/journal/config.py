@@ -28,7 +28,10 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     store: str = ""
     """URL of the fragment store of journals that name none; empty: `fragments/` in the data directory.
-    Another URL moves nothing: `docs/operations/running.md` says how to move a store."""
+    Another URL moves nothing, and is refused while journals name none: see `journals.stores_before`."""
+    stores_before: tuple[str, ...] = ()
+    """Former values of `journals.store`, whose content was copied into the present store: without them a node
+    does not start with another one (`docs/operations/running.md`)."""
     stores: tuple[str, ...] = ()
     """Other fragment stores that a journal may name; any other URL is refused (access.7)."""
     inline_bytes_max: int = 64 * KIB

@@ -25,7 +25,7 @@ from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIR
 from broadsheet.journal.orphans import write_down
 from broadsheet.journal.readiness import probe_stores, troubles
 from broadsheet.journal.service import Service
-from broadsheet.journal.store_settings import require_stores
+from broadsheet.journal.store_settings import require_default, require_stores
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.readiness import ReadinessSource
@@ -102,6 +102,7 @@ class JournalsRole:
             open_files_max=ports.open_files_max,
         )
         await require_stores(context, ports.store_notes)
+        require_default(context, ports.store_notes)
         await ports.disk.run(partial(ports.disk.make_dir, SPOOL_DIRECTORY))
         # Makes the directories of all journals durable in one sync.
         await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))

@@ -20,6 +20,20 @@ class StoreNotes:
         """
         return True
 
+    def are_one(self, url: str, other: str) -> bool:
+        """Whether two URLs name the same store."""
+        return url == other
+
+    def default(self) -> str | None:
+        """The URL that `keep_default` kept last, in this life or an earlier one; None if there is none.
+
+        Blocking.
+        """
+        return None
+
+    def keep_default(self, _url: str) -> None:
+        """Keep the URL of the store of those who name none, durably. Blocking."""
+
 
 class Ports:
     """The ports of one node: all its access to the world."""

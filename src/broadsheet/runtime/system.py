@@ -2,10 +2,12 @@
 
 import asyncio
 import resource
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from broadsheet.errors import ConfigError
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.entropy import Entropy
@@ -21,6 +23,9 @@ OWN_STORE: Final = "fragments"
 
 MARKS: Final = "stores"
 """Where a node notes which stores it has opened: an empty file for each, below its data directory."""
+
+DEFAULT: Final = "default"
+"""The file beside these that has the URL of the node's default store, as its settings name it."""
 
 
 def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
@@ -73,8 +78,45 @@ class LocalStores(StoreNotes):
         """See `StoreNotes`; raises as `__call__`."""
         return mark_of(self._root(url), self._own.parent).exists()
 
+    def are_one(self, url: str, other: str) -> bool:
+        """See `StoreNotes`; a URL that this release cannot reach is another store."""
+        if url == other:
+            return True
+        with suppress(ConfigError):
+            return self._root(url) == self._root(other)
+        return False
+
+    def default(self) -> str | None:
+        """See `StoreNotes`."""
+        return default_of(self._own.parent)
+
+    def keep_default(self, url: str) -> None:
+        """See `StoreNotes`.
+
+        Raises:
+            OSError: the data directory takes no file now; what was kept before still is.
+        """
+        with closing(LocalDisk(self._own.parent / MARKS, syncs=self._syncs, pool_threads=1)) as disk:
+            file = disk.open(f"{DEFAULT}.new", create=True)
+            try:
+                file.truncate(0)
+                file.write_at(0, (url.encode(),))
+                file.sync()
+            finally:
+                file.close()
+            disk.rename(f"{DEFAULT}.new", DEFAULT)
+            disk.sync_dir("")
+
     def _root(self, url: str) -> Path:
         return local_root(url) if url else self._own
+
+
+def default_of(data_dir: Path) -> str | None:
+    """The URL of the default store of the node of `data_dir`, as its last start kept it; None if none has."""
+    try:
+        return (data_dir / MARKS / DEFAULT).read_text()
+    except FileNotFoundError:
+        return None
 
 
 def mark_of(store: Path, data_dir: Path) -> Path:
