@@ -37,9 +37,9 @@ from broadsheet.errors import (
     InsufficientReplicas,
     InvalidArgument,
     NotFound,
+    ShuttingDown,
     Throttled,
     TooLarge,
-    Unknown,
     Unreachable,
 )
 from broadsheet.observe.logs import Logs
@@ -481,12 +481,12 @@ async def test_attempts_are_unique_over_boots(tmp_path: Path) -> None:
 
 
 async def test_a_closed_metastore_says_that_it_stops(tmp_path: Path) -> None:
-    """Who asks a node that stops must not wait for it, nor believe that nothing was done."""
+    """Who asks a node that stops must not wait for it; nothing was sent, so nothing is in doubt (C2)."""
     async with majority(tmp_path) as nodes:
         version = (await nodes[0].read()).version
         await nodes[0].close()
 
-        with pytest.raises(Unknown, match="is stopping"):
+        with pytest.raises(ShuttingDown, match="is stopping: nothing was sent"):
             await nodes[0].compare_and_set(version, b"x")
 
 

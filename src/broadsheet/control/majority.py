@@ -57,6 +57,7 @@ from broadsheet.errors import (
     NotAllowed,
     NotFound,
     Refused,
+    ShuttingDown,
     StoreUnhealthy,
     Throttled,
     TooLarge,
@@ -280,7 +281,7 @@ class MajorityMetastore:
 
     async def _do(self, make: Callable[[RequestId], OperationRequest]) -> Answer:
         if self._is_closed:
-            raise Unknown("the metastore of this node is stopping")
+            raise ShuttingDown("the metastore of this node is stopping: nothing was sent")
         self._count += 1
         request = RequestId(self._count)
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

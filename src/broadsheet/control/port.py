@@ -23,7 +23,7 @@ class Metastore(Protocol):
         """The latest document.
 
         Raises:
-            InsufficientReplicas: no majority answered in time.
+            InsufficientReplicas: no majority answered in time. ShuttingDown: the node stops.
         """
         ...
 
@@ -33,7 +33,7 @@ class Metastore(Protocol):
         Raises:
             UnexpectedVersion: `version` is not the latest: read again and decide. Nothing changed.
             TooLarge: the document is above 8 MiB. Nothing changed.
-            InsufficientReplicas, Throttled, StoreUnhealthy: nothing changed.
+            InsufficientReplicas, Throttled, StoreUnhealthy, ShuttingDown: nothing changed.
             Unknown: the write may have taken effect, or may still do so: read again and compare.
         """
         ...

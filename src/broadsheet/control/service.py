@@ -22,7 +22,7 @@ from broadsheet.control.core.messages import Accept, Prepare, Read, Request
 from broadsheet.control.core.value import Acceptor, AcceptorSets, Count
 from broadsheet.control.majority import METHOD_OF, MajorityMetastore
 from broadsheet.control.port import Metastore
-from broadsheet.errors import InsufficientReplicas, InvalidArgument, Unknown, Unsupported
+from broadsheet.errors import InvalidArgument, Refused, Unknown, Unsupported
 from broadsheet.wire.method import Call, Empty, Method, Reply, Shape, WireStream
 
 NUMBERS: Final = {
@@ -167,7 +167,7 @@ async def majority_status(node: NodeId, metastore: MajorityMetastore) -> StatusR
     ballot = metastore.acceptor.memory.promised.counter
     try:
         value = await metastore.read_value()
-    except (InsufficientReplicas, Unknown):
+    except (Refused, Unknown):
         known = metastore.proposer.known
         sets = known.value.sets if known else AcceptorSets()
         return StatusReply(
