@@ -12,9 +12,10 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, ClassVar, Final
 
 from broadsheet.consume.reader import MessageReader
-from broadsheet.errors import BroadsheetError, Fenced
+from broadsheet.errors import BroadsheetError, Fenced, Refused
 from broadsheet.message.position import Position
 from broadsheet.ports import Random
+from broadsheet.publish.commits import NOT_COMMITTED
 from broadsheet.publish.publisher import MessagePublisher
 from simulator.checkers.messages import Sent, Shown, check_messages
 from simulator.services import ServiceContext
@@ -141,9 +142,12 @@ class _Client(NodeClient):
         )
         try:
             async with asyncio.timeout(2 * PATIENCE_SECONDS):
-                await publisher.publish_many(name, messages)
+                await publisher.publish_many(name, messages)  # One append.
+        except Refused as error:
+            self.run.history.reject(operation, type(error).__name__)
+            return True
         except (BroadsheetError, TimeoutError):
-            self.run.history.lose(operation)  # Of a refusal the first ones may be there.
+            self.run.history.lose(operation)
             return True
         self.run.history.ok(operation)
         return True
@@ -170,12 +174,13 @@ class _Client(NodeClient):
                 history.reject(operation, "rolled back")
                 return True
         except (BroadsheetError, TimeoutError) as error:
-            is_sure = any("is not committed" in note for note in getattr(error, "__notes__", ()))
-            if gives_up or is_sure:
+            notes = getattr(error.__cause__ if isinstance(error, TimeoutError) else error, "__notes__", [])
+            # Without a note it never came to a decision: a message did not arrive, and all is rolled back.
+            if isinstance(error, Refused) or not notes or NOT_COMMITTED in notes[0]:
                 history.reject(operation, type(error).__name__)
             else:
                 history.lose(operation)
-            return not isinstance(error, TimeoutError) and not hasattr(error, "__notes__")
+            return not isinstance(error, TimeoutError) and not notes
         history.ok(operation)
         return True
 

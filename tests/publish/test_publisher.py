@@ -22,6 +22,7 @@ from broadsheet.errors import (
     Fenced,
     InvalidArgument,
     LocalProtocolError,
+    NotAllowed,
     NotFound,
     ShuttingDown,
     Throttled,
@@ -287,6 +288,82 @@ async def test_a_message_whose_answer_is_lost_is_seen_once(tmp_path: Path, *, to
         assert await seen(client) == [{"n": n} for n in range(30)]
         assert await seen(client, OTHER) == [{"n": n} for n in range(30)]
         assert counts["all"] > 150
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+async def test_a_commit_whose_decision_is_in_doubt_is_unknown_though_the_node_is_gone(
+    tmp_path: Path, *, took_effect: bool
+) -> None:
+    """`Unreachable` is a refusal: its caller would transact again, and the next publisher would show both."""
+
+    class Gone(Lossy):
+        is_gone = False
+
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if b'"commit"' in content:
+                self.is_gone = True
+                if took_effect:
+                    await self._journals.append(name, content, **options)
+                raise Unknown("the answer was lost")
+            return await self._journals.append(name, content, **options)
+
+        async def registers(self, name: str) -> Any:
+            if self.is_gone:
+                raise Unreachable("there is no node")
+            return await self._journals.registers(name)
+
+    async with served(tmp_path) as (_, client):
+        gone = Gone(client.journals, lambda _: None)
+        async with publisher_over(gone, COMMITS, patience=0.3) as publisher:
+            with pytest.raises(Unknown, match="may be committed or not: there is no node"):
+                await transact(publisher, (LINES, 0))
+        async with client.publisher(COMMITS):
+            pass
+
+        assert await seen(client) == [{"n": 0}] * took_effect
+
+
+async def test_a_commit_whose_decision_is_in_doubt_is_unknown_though_it_was_fenced(tmp_path: Path) -> None:
+    """The newer publisher found the decision, and shows its messages: they must not be sent again."""
+
+    class Overtaken(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            done = await self._journals.append(name, content, **options)
+            if b'"commit"' in content:
+                async with publisher_over(self._journals, COMMITS):
+                    raise Unknown("the answer was lost")
+            return done
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Overtaken(client.journals, lambda _: None), COMMITS) as publisher:
+            with pytest.raises(Unknown, match="may be committed or not: another run") as raised:
+                await transact(publisher, (LINES, 0))
+            assert isinstance(raised.value.__cause__, Fenced)
+
+        assert await seen(client) == [{"n": 0}]
+
+
+async def test_a_committed_transaction_is_not_refused_though_an_acknowledgement_is(tmp_path: Path) -> None:
+    """One journal shows it at once, and the other when the next publisher begins."""
+
+    class Refusing(Lossy):
+        decided = False
+
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            self.decided |= b'"commit"' in content
+            if self.decided and name == LINES:
+                raise NotAllowed("the token was revoked")
+            return await self._journals.append(name, content, **options)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Refusing(client.journals, lambda _: None), COMMITS) as publisher:
+            with pytest.raises(Unknown, match="is committed: the token was revoked"):
+                await transact(publisher, (LINES, 0), (OTHER, 0))
+        assert (await seen(client), await seen(client, OTHER)) == ([], [{"n": 0}])
+        async with client.publisher(COMMITS):
+            pass
+
+        assert await seen(client) == [{"n": 0}]
 
 
 async def test_a_lost_append_does_not_come_back_behind_a_later_one(tmp_path: Path) -> None:

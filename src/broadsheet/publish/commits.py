@@ -11,7 +11,7 @@ from typing import Final
 
 from broadsheet.base.machine import Tick
 from broadsheet.base.time import SECOND, Duration, Instant, in_seconds
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, is_passing
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, Unknown, is_passing
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Kind
@@ -43,6 +43,7 @@ from broadsheet.sink.core.driver_events import (
 from broadsheet.sink.core.records import BatchPlan, Fence, SinkRegisters
 
 LABELS: Final = {FRAMING_LABEL: Kind.JSON_LINES.value}
+NOT_COMMITTED: Final = "is not committed"
 
 
 class Commits:
@@ -76,7 +77,7 @@ class Commits:
             return "is committed"
         if self._driver.is_in_doubt or self._driver.asked is not None:  # That call was cancelled.
             return "may be committed or not"
-        return "is not committed"
+        return NOT_COMMITTED
 
     @property
     def is_retired(self) -> bool:
@@ -98,9 +99,16 @@ class Commits:
         """Record a transaction, which commits it, then append its acknowledgements.
 
         Raises:
-            Fenced: a newer author came. Unknown: it may be committed or not; the next author finds out.
+            Refused: it is not committed; `Fenced`: a newer author came. Unknown: it is committed, or may be;
+                the next author finds out.
         """
-        await self._performed(asked)
+        try:
+            await self._performed(asked)
+        except (BroadsheetError, OSError) as error:
+            if isinstance(error, Unknown) or self.outcome == NOT_COMMITTED:
+                raise
+            # The call that ended it was refused, and not the transaction (C2).
+            raise Unknown(f"transaction {asked.batch} {self.outcome}: {error}") from error
 
     async def _performed(self, asked: Asked) -> SinkRegisters | BatchPlan | None:
         driver = self._driver

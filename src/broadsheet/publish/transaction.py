@@ -95,8 +95,9 @@ class Transaction:
 
         Raises:
             Refused, Unknown: a message did not arrive: everything is rolled back. If the decision itself
-                fails, the publisher is over, and a note of the error says whether the transaction is
-                committed, as far as that is known. `Fenced`: a newer publisher took over.
+                fails, the publisher is over. Then `Refused` means that the transaction is not committed
+                (`Fenced`: a newer publisher took over), and `Unknown` that it is, or may be; a note says
+                which, as far as that is known.
         """
         try:
             self._require_open()
