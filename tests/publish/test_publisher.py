@@ -541,6 +541,29 @@ async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: 
         assert [each["n"] for each in await seen(client)] == list(range(500))
 
 
+async def test_of_many_messages_none_is_there_behind_one_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who knows how many are there goes on behind them: `messages publish --skip-lines` does."""
+    monkeypatch.setattr(arguments, "PORTION_BYTES", 1_000)
+    monkeypatch.setattr(lanes, "APPEND_BYTES", 1_000)
+
+    def fate(content: bytes) -> bool | None:
+        return False if b'"n":30,' in content else None
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Lossy(client.journals, fate), patience=0.3) as publisher:
+            many = publisher.publish_many(LINES, [{"n": n, "padding": "x" * 50} for n in range(100)])
+            other = publisher.publish(LINES, {"n": "another"})
+            outcomes = await asyncio.gather(many, other, return_exceptions=True)
+
+        assert isinstance(outcomes[0], Unknown)
+        assert outcomes[1] is None
+        numbers = [each["n"] for each in await seen(client) if each["n"] != "another"]
+        assert numbers == list(range(len(numbers)))
+        assert 0 < len(numbers) <= 30
+
+
 async def test_a_refusal_that_passes_is_waited_for(tmp_path: Path) -> None:
     """A node that is full for a second must not fail a transaction of an hour."""
     refusals = iter(range(5))

@@ -45,6 +45,8 @@ class Waiting(NamedTuple):
     give_up: float
     """When its time is over, by the loop's clock."""
     done: "asyncio.Future[None]"
+    behind: "asyncio.Future[None] | None"
+    """Another one on the same way: if that does not arrive, this one is not sent."""
 
 
 class Lane:
@@ -77,8 +79,11 @@ class Lane:
         """Whether nothing is on its way."""
         return not self._is_sending
 
-    def put(self, content: bytes) -> "asyncio.Future[None]":
+    def put(self, content: bytes, *, behind: "asyncio.Future[None] | None" = None) -> "asyncio.Future[None]":
         """Append `content` behind everything that was put before; must be called as it was stamped.
+
+        Args:
+            behind: what an earlier call returned; if it ends with an error, so does this.
 
         Returns:
             A future that ends when the content is durable, or with the error that ended its way: a `Refused`
@@ -91,7 +96,7 @@ class Lane:
         if not self._is_sending:
             self._spawn(self._send(), f"lane.{self.name}").add_done_callback(self._ended)
             self._is_sending = True
-        waiting = Waiting(content, loop.time() + self._patience, loop.create_future())
+        waiting = Waiting(content, loop.time() + self._patience, loop.create_future(), behind)
         self._waiting.append(waiting)
         return waiting.done
 
@@ -100,8 +105,7 @@ class Lane:
         batch: list[Waiting] = []
         try:
             await asyncio.sleep(0)  # What is put in this turn of the loop leaves together.
-            while self._waiting:
-                batch = self._take()
+            while batch := self._take():
                 try:
                     await self._append(b"".join([each.content for each in batch]), batch[0].give_up)
                 except (BroadsheetError, OSError) as error:
@@ -123,18 +127,21 @@ class Lane:
             self._answer(self._waiting, unsent)
 
     def _take(self) -> list[Waiting]:
+        """What the next append takes; nothing if nothing waits."""
         batch: list[Waiting] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].content) <= APPEND_BYTES):
-            batch.append(self._waiting.popleft())
-            size += len(batch[-1].content)
+            each = self._waiting.popleft()
+            if each.behind is not None and each.behind.done() and (error := each.behind.exception()):
+                self._answer([each], error)
+                continue
+            batch.append(each)
+            size += len(each.content)
         return batch
 
-    def _answer(self, batch: list[Waiting] | deque[Waiting], error: Exception | None) -> None:
+    def _answer(self, batch: list[Waiting] | deque[Waiting], error: BaseException | None) -> None:
         self._freed(sum(len(each.content) for each in batch))
         for each in batch:
-            if each.done.done():
-                continue  # Its caller was cancelled.
             if error is None:
                 each.done.set_result(None)
             else:
@@ -208,12 +215,14 @@ class Lanes:
         while self._bytes > WAITING_BYTES_MAX:
             await self._room.wait()
 
-    def put(self, lane: Lane, content: bytes) -> "asyncio.Future[None]":
+    def put(
+        self, lane: Lane, content: bytes, *, behind: "asyncio.Future[None] | None" = None
+    ) -> "asyncio.Future[None]":
         """Append `content` as `Lane.put` does."""
         known = self._lanes.setdefault(lane.name, lane)
         if known.revision == lane.revision:
             lane = known  # It was forgotten, and looked up again, while its caller waited for room.
-        sent = lane.put(content)
+        sent = lane.put(content, behind=behind)
         self._bytes += len(content)
         return sent
 

@@ -131,7 +131,8 @@ class MessagePublisher:
     ) -> None:
         """Publish messages to one journal in their order, in few appends; otherwise as `publish`.
 
-        Each commits by itself: after an error the first ones of `messages` may be there.
+        Each commits by itself: after an error the first ones of `messages` may be there, and none behind one
+        that is not.
         """
         self._require_usable()
         lane = await self._lanes.lane(self._output(journal, key))
@@ -141,9 +142,10 @@ class MessagePublisher:
             self._require_usable()
             wall = self._time.wall()
             stamped = [self._outside.committed(lane.framing, body, wall) for body in bodies]
-            sent.append(self._lanes.put(lane, b"".join(stamped)))
+            sent.append(self._lanes.put(lane, b"".join(stamped), behind=sent[-1] if sent else None))
         for each in sent:
-            await each
+            await asyncio.wait((each,))  # It goes on if the caller is cancelled.
+            each.result()
 
     def transaction(self) -> Transaction:
         """Begin a transaction: `async with` commits it at its end, and rolls it back after an error.

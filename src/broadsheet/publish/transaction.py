@@ -145,5 +145,5 @@ class Transaction:
 
     def _answered(self, sent: "asyncio.Future[None]") -> None:
         self._on_way.pop(sent, None)
-        if not sent.cancelled() and self._error is None:
+        if self._error is None:
             self._error = sent.exception()
