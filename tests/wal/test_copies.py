@@ -4,6 +4,8 @@ import asyncio
 import collections
 import gc
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.wal import WALConfig
@@ -12,6 +14,8 @@ from broadsheet.wal.copying import copy_forward
 from broadsheet.wal.reclaimer import ASKED_PER_TURN
 from simulator.disk import SimDisk
 from tests.wal.harness import A, B, C, abandon, after_power_cut, open_log, opened, payloads
+
+T = TypeVar("T")
 
 
 async def test_a_copy_never_takes_the_place_of_a_record_of_another_branch() -> None:
@@ -65,10 +69,29 @@ async def test_a_copy_ends_when_its_segment_is_cut_to_its_header_meanwhile() -> 
     await abandon(bench)
 
 
+class WeighedDisk(SimDisk):
+    """It counts the CPU of its blocking work, which a real disk does in a thread: it is not the loop's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cpu = 0.0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        def weighed() -> T:
+            begun = time.thread_time()
+            try:
+                return work()
+            finally:
+                self.cpu += time.thread_time() - begun
+
+        return await super().run(weighed)
+
+
 async def test_copying_a_segment_of_small_records_never_holds_the_loop_for_long() -> None:
-    """20,000 runs of 172 bytes: not one turn of the loop takes 5 ms of CPU."""
+    """20,000 runs of 172 bytes: not one turn of the loop takes 5 ms of its thread's CPU."""
     config = WALConfig(segment_bytes=8 << 20, segments_initial=3, initial_fill_bytes=8 << 20)
-    async with opened(SimDisk(), config=config) as bench:
+    disk = WeighedDisk()
+    async with opened(disk, config=config) as bench:
         log = bench.log
         log._check = None  # It looks at every run, which production never does.
         await bench.settled()
@@ -85,9 +108,9 @@ async def test_copying_a_segment_of_small_records_never_holds_the_loop_for_long(
         try:
             copying = asyncio.ensure_future(copy_forward(log, lap))
             while not copying.done():
-                begun = time.thread_time()
+                begun = time.thread_time() - disk.cpu
                 await asyncio.sleep(0)
-                turns.append(time.thread_time() - begun)
+                turns.append(time.thread_time() - disk.cpu - begun)
         finally:
             if gc_was:
                 gc.enable()
