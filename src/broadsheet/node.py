@@ -23,6 +23,7 @@ from broadsheet.doors.log_metrics import LogMetrics
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.readiness import Readiness, ReadinessMetrics
 from broadsheet.doors.status import State, Status, StatusMetrics
+from broadsheet.doors.store_metrics import StoreMetrics
 from broadsheet.journal.client import INLINE_BYTES_MAX
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.role import JournalsRole
@@ -141,6 +142,7 @@ class Node:
         self._readiness = Readiness(self.status, self.services, ports.time, logs.of("node"))
         self._metrics.registry.register(ReadinessMetrics(self._readiness))
         self._metrics.registry.register(LogMetrics(self.services))
+        self._metrics.registry.register(StoreMetrics(self.services))
         self.services.offer(Identity, identity)
         self.services.offer(Logs, logs)
         self.services.offer(Metrics, self._metrics)

@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.journal.readiness import troubles
-from broadsheet.journal.store_health import FAULT_AGE_MAX, SILENCE_MAX, WatchedStore
+from broadsheet.journal.store_health import FAULT_AGE_MAX, SILENCE_MAX, StoreTimes, WatchedStore
 from simulator.disk import SimDisk
 from tests.doors.test_status import HandTime
 from tests.journal.crash_histories import NAME, Shelf, Stored, running
@@ -46,7 +46,7 @@ def stale() -> OSError:
 
 def moody() -> tuple[Moody, WatchedStore, HandTime]:
     shelf, time = Moody(None, {}), HandTime()
-    return shelf, WatchedStore(shelf, time, url="file:///srv/store/"), time
+    return shelf, WatchedStore(shelf, time, StoreTimes(), url="file:///srv/store/"), time
 
 
 async def test_a_store_is_silent_from_an_error_to_the_next_answer() -> None:

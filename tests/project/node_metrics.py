@@ -25,7 +25,7 @@ Row = tuple[str, str, str]
 @cache
 def node_metrics() -> tuple[Row, ...]:
     """The metrics of a node that is alone, and of the metastore of a node among peers."""
-    families = text_string_to_metric_families(asyncio.run(_page()))
+    families = text_string_to_metric_families(_text())
     rows = [
         (f"{each.name}_total" if each.type == "counter" else each.name, each.type, each.documentation)
         for each in families
@@ -36,6 +36,22 @@ def node_metrics() -> tuple[Row, ...]:
         for field, meaning in metastore_role.GAUGES.items()
     ]
     return tuple(sorted(rows))
+
+
+@cache
+def node_labels() -> frozenset[tuple[str, str, str]]:
+    """The series of a node that is alone: each sample's name with each of its labels, and the value."""
+    return frozenset(
+        (sample.name, label, value)
+        for family in text_string_to_metric_families(_text())
+        for sample in family.samples
+        for label, value in sample.labels.items()
+    )
+
+
+@cache
+def _text() -> str:
+    return asyncio.run(_page())
 
 
 async def _page() -> str:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.project.node_metrics import node_metrics
+from tests.project.node_metrics import node_labels, node_metrics
 from tests.project.rules import ROOT
 
 OPERATIONS = ROOT / "docs" / "operations"
@@ -26,6 +26,26 @@ def test_a_page_names_metrics_that_a_node_has(page: str) -> None:
 
     assert named <= known, sorted(named - known)
     assert named or page == "monitoring.md"
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard and of the alerts."""
+    board = json.loads((OPERATIONS / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return asked + re.findall(r"expr: '([^']+)'", (OPERATIONS / "alerts.yml").read_text())
+
+
+@pytest.mark.parametrize("asked", expressions())
+def test_an_expression_asks_for_labels_that_its_series_have(asked: str) -> None:
+    """A histogram that is summed by a label that it lacks is one line; one that is chosen by it is empty."""
+    of_scrape = ("instance", "job")
+    for name, chosen in re.findall(METRIC.pattern.replace("\\b", "(", 1) + r")(?:\{([^}]*)\})?", asked):
+        for label, value in re.findall(r'(\w+)="([^"]*)"', chosen):
+            assert label in of_scrape or (name, label, value) in node_labels(), (name, label, value)
+    for labels in re.findall(r"by \(([^)]*)\)", asked):
+        (name,) = set(METRIC.findall(asked))
+        has = {label for each, label, _ in node_labels() if each == name}
+        assert set(labels.split(", ")) <= has | set(of_scrape), (name, labels)
 
 
 def test_the_dashboard_is_one_that_can_be_imported() -> None:

@@ -14,6 +14,11 @@ class AppendRun(Protocol):
     """The pipeline's run: its content, and the way to answer its callers."""
 
     @property
+    def count(self) -> int:
+        """How many appends it carries."""
+        ...
+
+    @property
     def parts(self) -> Sequence[Buffer]:
         """All content, in pieces that belong back to back; they do not change before the answer."""
         ...

@@ -7,11 +7,12 @@ from typing import Any, Final
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.block_cache import Budget
 from broadsheet.journal.config import CACHE_BYTES_MIN, JournalsConfig
+from broadsheet.journal.counts import Counts
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.index_memory import IndexMemory
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.staging_area import StagingArea
-from broadsheet.journal.store_health import WatchedStore
+from broadsheet.journal.store_health import StoreTimes, WatchedStore
 from broadsheet.journal.troubles import Troubles
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
@@ -61,6 +62,7 @@ class Context:
         self._stores: dict[str, FragmentStore] = {}
         self.watched: list[WatchedStore] = []
         """The stores themselves, each with what it answered lately."""
+        self.store_times = StoreTimes()
         self._uploading: dict[FragmentStore, asyncio.Semaphore] = {}
         self.spools = SpoolDisk(
             disk,
@@ -79,7 +81,7 @@ class Context:
         """Whether the node has begun to close: a reader that waits for more is sent away."""
         self.wakes: dict[object, Callable[[], None]] = {}
         """What lets each read that waits for more look again."""
-        self.troubles = Troubles()
+        self.troubles, self.counts = Troubles(), Counts()
         self.index_memory = IndexMemory(config.index_producers_max)
         self.closing = Slices(CLOSED_PER_TURN, is_prompt=False)
         """Journals whose clocks have struck: the clocks of all strike at once."""
@@ -98,7 +100,7 @@ class Context:
         """
         resolved = url or self.config.store
         if resolved not in self._stores:
-            watched = WatchedStore(self._objects(resolved), self.time, url=resolved)
+            watched = WatchedStore(self._objects(resolved), self.time, self.store_times, url=resolved)
             self.watched.append(watched)
             self._stores[resolved] = FragmentStore(
                 watched,

@@ -396,6 +396,8 @@ class Housekeeping:
             return True
         passed("journal.index.before_add")
         replica.index.add(fragment)
+        self._context.counts.fragments_stored += 1
+        self._context.counts.fragment_bytes_stored += fragment.end - fragment.begin
         replica.closed.remove(spool)
         spool.close()
         self._stored[spool.name] = None

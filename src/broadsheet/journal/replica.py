@@ -408,6 +408,7 @@ class Replica:
 
     def _reply(self, effect: Reply) -> None:
         run: AppendRun = effect.run  # type: ignore[assignment]  # Its submitter passed one.
+        self.context.counts.answered(effect.status, run.count, effect.end - effect.begin)
         passed("journal.append.before_reply")
         message = "" if effect.status is Status.OK else refusal(effect.status, self, effect.begin)
         run.answer(effect.status, effect.begin, effect.end, message)
@@ -475,8 +476,7 @@ class Replica:
         return True
 
     def _abort(self, effect: Abort) -> None:
-        streamed = self.streamed_appends.get(effect.stream)
-        if streamed is not None:
+        if (streamed := self.streamed_appends.get(effect.stream)) is not None:
             streamed.abort(effect.status)
 
     def _rollback(self, effect: Rollback) -> None:

@@ -25,6 +25,7 @@ from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIR
 from broadsheet.journal.orphans import write_down
 from broadsheet.journal.readiness import probe_stores, troubles
 from broadsheet.journal.service import Service
+from broadsheet.journal.store_health import StoreTimes
 from broadsheet.journal.store_settings import require_default, require_stores
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
@@ -44,15 +45,18 @@ GAUGES: Final = {
     "not_open": "Journals that could not be opened, and are tried again.",
     "spool_files_open": "Spool files that are open: each takes a descriptor, until it rests.",
     "is_full": "1 if appends are refused because the disk is too full (`journals.used_percent_max`).",
-    "log_segments": "Log of the journals: segment files. It makes more of them as it needs them.",
-    "log_segments_max": "Log of the journals: segment files at most (`journals.wal.segments_max`).",
-    "log_segments_free": "Log of the journals: segments that can be filled next.",
-    "log_pending_bytes": "Log of the journals: bytes that wait for the disk.",
-    "log_sync_seconds": "Log of the journals: how long the last write with its sync took.",
-    "log_quarantined": "Log of the journals: streams with damaged records that are not mended yet.",
+    "fragments_waiting": "Closed fragments that no store has yet: they are on the node's disk.",
 }
 """The numbers of the role's status that are metrics."""
-COUNTERS: Final = {"store_errors": "Calls that fragment stores did not answer."}
+COUNTERS: Final = {
+    "appends": "Appends with content that were committed.",
+    "append_bytes": "Bytes of these appends.",
+    "appends_refused": "Appends that were refused: a condition did not hold, or there was no room.",
+    "read_bytes": "Content that was sent to readers, in bytes.",
+    "fragments_stored": "Fragments that a store has taken and given back.",
+    "fragment_bytes_stored": "Bytes of these fragments, before they were compressed.",
+    "store_errors": "Calls that fragment stores did not answer.",
+}
 """Those that only rise."""
 PROBE_PAUSE: Final = Duration(5 * SECOND)
 """Pause between two probes of the stores: a call may cost money."""
@@ -119,6 +123,7 @@ class JournalsRole:
             StatusSource, StatusSource(self.name, partial(_status, broker, context), GAUGES, COUNTERS)
         )
         services.offer(Log, log)
+        services.offer(StoreTimes, context.store_times)
         ready = ReadinessSource(
             self.name, partial(troubles, context, broker), partial(probe_stores, context), PROBE_PAUSE
         )
@@ -187,7 +192,7 @@ def _incarnation_of_keys(keyspace: Keyspace) -> Incarnation | None:
 
 
 def _status(broker: Broker, context: Context) -> Mapping[str, str | int | float | bool | None]:
-    log = context.log
+    log, counts = context.log, context.counts
     status = log.status()
     return {
         "journals": broker.count,
@@ -197,6 +202,13 @@ def _status(broker: Broker, context: Context) -> Mapping[str, str | int | float 
         "not_open": broker.troubles.unopened_count,
         "is_full": broker.is_full,
         "spool_files_open": context.spools.open_count,
+        "fragments_waiting": sum([len(each.closed) for each in broker.replicas]),
+        "appends": counts.appends,
+        "append_bytes": counts.append_bytes,
+        "appends_refused": counts.appends_refused,
+        "read_bytes": counts.read_bytes,
+        "fragments_stored": counts.fragments_stored,
+        "fragment_bytes_stored": counts.fragment_bytes_stored,
         "store_errors": sum(each.error_count for each in context.watched),
         "log_segments": status.segment_count,
         "log_segments_max": log.config.segments_max,

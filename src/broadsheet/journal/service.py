@@ -145,6 +145,7 @@ class UnaryAppend:
     """One append to a journal whose whole content is in its request."""
 
     __slots__ = ("answered", "parts")
+    count: Final = 1
 
     def __init__(self, content: Buffer) -> None:
         self.parts: tuple[Buffer, ...] = (content,)
@@ -305,6 +306,7 @@ class Service:
                 )
                 await stream.send(message, (chunk.data,))
                 at = chunk.end
+                replica.context.counts.read_bytes += len(chunk.data)
         except OSError as error:
             raise _store_down(request.journal, error) from error
         return Reply(ReadReply(offset=at, committed_end=replica.end))

@@ -6,13 +6,15 @@ nobody asks again for what failed, as when its journal was deleted. Source: node
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import Enum
 from typing import Final, TypeVar
 
-from broadsheet.base.time import SECOND, Duration, Instant, in_seconds, since
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, in_seconds, since
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
 from broadsheet.journal.core.spec import SIDE_DIRECTORY
 from broadsheet.ports import ObjectInfo, ObjectStore, Time
+from broadsheet.wal.step_times import StepTimes
 
 FAULT_AGE_MAX: Final = Duration(120 * SECOND)
 """Twice the longest pause between two tries of an upload."""
@@ -23,19 +25,41 @@ PROBE_WAIT: Final = Duration(5 * SECOND)
 PROBE_PREFIX: Final = f"{SIDE_DIRECTORY}/-/"
 """No journal has that name, so the listing is empty."""
 
+CALL_ENDS: Final = tuple(
+    Duration(millis * MILLISECOND)
+    for millis in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
+)
+"""Of the calls to stores, the upper end of each bucket but the last."""
+
 T = TypeVar("T")
+
+
+class Call(Enum):
+    """A call of an object store."""
+
+    PUT = "put"
+    GET = "get"
+    LIST = "list"
+    DELETE = "delete"
+
+
+class StoreTimes(dict[Call, StepTimes]):
+    """How long the answered calls to all stores of a node took."""
+
+    def __init__(self) -> None:
+        super().__init__((call, StepTimes(CALL_ENDS)) for call in Call)
 
 
 class WatchedStore(ObjectStore):
     """A store that notes how its calls end."""
 
-    def __init__(self, objects: ObjectStore, time: Time, *, url: str) -> None:
-        """Pass calls on to `objects`."""
+    def __init__(self, objects: ObjectStore, time: Time, times: StoreTimes, *, url: str) -> None:
+        """Pass calls on to `objects`, and count in `times` how long it takes to answer them."""
         self.url = url
         """As the settings name it; empty for the node's own."""
         self.error_count = 0
         """Calls that the store did not answer."""
-        self._objects, self._time = objects, time
+        self._objects, self._time, self._times = objects, time, times
         self._asked: dict[int, Instant] = {}
         """Listings and reads that it has not answered yet, the oldest first."""
         self._count = 0
@@ -87,6 +111,7 @@ class WatchedStore(ObjectStore):
 
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """See `ObjectStore`."""
+        began = self._time.now()
         try:
             is_new = await self._objects.put_if_absent(name, body)
         except OSError as error:
@@ -94,24 +119,25 @@ class WatchedStore(ObjectStore):
             self._refusal = self._time.now(), error
             raise
         self._refusal = None
+        self._times[Call.PUT].seen(since(began, self._time.now()))
         return is_new
 
     async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """See `ObjectStore`."""
-        return await self._noted(lambda: self._objects.get(name, begin, end))
+        return await self._noted(Call.GET, lambda: self._objects.get(name, begin, end))
 
     async def list(self, prefix: str) -> Sequence[ObjectInfo]:
         """See `ObjectStore`."""
-        return await self._noted(lambda: self._objects.list(prefix))
+        return await self._noted(Call.LIST, lambda: self._objects.list(prefix))
 
     async def delete(self, name: str) -> None:
         """See `ObjectStore`."""
-        await self._noted(lambda: self._objects.delete(name))
+        await self._noted(Call.DELETE, lambda: self._objects.delete(name))
 
-    async def _noted(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _noted(self, which: Call, call: Callable[[], Awaitable[T]]) -> T:
         self._count += 1
-        number = self._count
-        self._asked[number] = self._time.now()
+        number, began = self._count, self._time.now()
+        self._asked[number] = began
         try:
             answer = await call()
         except FileNotFoundError:
@@ -124,6 +150,7 @@ class WatchedStore(ObjectStore):
         finally:
             del self._asked[number]
         self._silence = None
+        self._times[which].seen(since(began, self._time.now()))
         return answer
 
     def _begin_probe(self) -> "asyncio.Future[None]":

@@ -53,6 +53,8 @@ _UNPLACED: Final = (Phase.OPENED, Phase.STAGING, Phase.WHOLE)
 class StreamedAppend:
     """One streaming append at its journal's replica."""
 
+    count: Final = 1
+
     def __init__(
         self, replica: Replica, stream: int, condition: Condition | None, *, by: StagedBy | None = None
     ) -> None:

@@ -1,10 +1,11 @@
-"""Step times: how long the batches of a log take, step by step, counted in buckets for the metrics.
+"""Step times: how long the steps of something take, counted in buckets for the metrics.
 
-A batch is counted once, however many appends it carries: an append costs nothing here. Durations are in
-nanoseconds. Source: code.18.
+The batches of a log have two steps. A batch is counted once, however many appends it carries: an append costs
+nothing here. Durations are in nanoseconds. Source: code.18.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -28,7 +29,7 @@ BUCKETS: Final = tuple(
         1_000_000,
     )
 )
-"""The upper end of each bucket but the last, which has none."""
+"""Of a log's steps, the upper end of each bucket but the last, which has none."""
 
 
 class Step(Enum):
@@ -41,21 +42,22 @@ class Step(Enum):
 
 
 class StepTimes:
-    """How long one step of one log took."""
+    """How long one step took, each time."""
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
+    def __init__(self, ends: Sequence[Duration] = BUCKETS) -> None:
+        """Count in the buckets with these upper ends, in order, and one more without an end."""
+        self._ends, self.counts = ends, [0] * (len(ends) + 1)
         self.sum_ns = 0
 
     def seen(self, duration: Duration) -> None:
-        """Count one batch."""
-        self.counts[bisect_left(BUCKETS, duration)] += 1
+        """Count one time."""
+        self.counts[bisect_left(self._ends, duration)] += 1
         self.sum_ns += duration
 
     def cumulative(self) -> list[tuple[str, float]]:
         """The buckets as Prometheus wants them: each upper end in seconds, with all that took no longer."""
         found, count = [], 0
-        for end, added in zip(BUCKETS, self.counts, strict=False):
+        for end, added in zip(self._ends, self.counts, strict=False):
             count += added
             found.append((str(end / SECOND), float(count)))
         return [*found, ("+Inf", float(count + self.counts[-1]))]
