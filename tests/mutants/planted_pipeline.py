@@ -6,6 +6,7 @@ from typing import Any
 from tests.mutants.registry import Mutant, edited
 
 DRIVER = "broadsheet.sink.core.driver:Driver"
+HISTORY = "broadsheet.sink.core.history"
 RECORDS = "broadsheet.sink.core.records"
 HELD = "broadsheet.sink.core.producers:HeldStamper"
 
@@ -99,13 +100,13 @@ MUTANTS = [
     planted(
         "other_digest_accepted",
         "A replay of the newest batch is not compared with what was committed.",
-        f"{DRIVER.partition(':')[0]}:refuse_other_offsets",
+        f"{HISTORY}:refuse_other_offsets",
         edited("if stored.digest != digest:", "if False:"),
     ),
     planted(
         "older_batch_accepted",
         "A batch below the newest is committed, as an older checkpoint asks.",
-        f"{DRIVER.partition(':')[0]}:refuse_other_batch",
+        f"{HISTORY}:refuse_other_batch",
         edited("if batch not in (now.batch, now.batch + 1):", "if batch > now.batch + 1:"),
     ),
     planted(

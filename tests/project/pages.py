@@ -38,7 +38,7 @@ from broadsheet.node import Settings
 from broadsheet.publish.publisher import MessagePublisher
 from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core import records
-from broadsheet.spark import sink, source
+from broadsheet.spark import batch_sink, sink, source
 from broadsheet.spark.read import META, META_IS
 from broadsheet.wire import client
 from tests.project.citations import citing, standing
@@ -295,7 +295,12 @@ def _type_name(hint: Any) -> str:
 def spark_page() -> str:
     """Options of the source and of the sink, and the meta columns."""
     parts = [SPARK_INTRODUCTION]
-    for title, rows in (("Options of the source", source.KNOWN), ("Options of the sink", sink.KNOWN)):
+    batch = {name: text for name, text in batch_sink.KNOWN.items() if name not in sink.KNOWN}
+    for title, rows in (
+        ("Options of the source", source.KNOWN),
+        ("Options of the sink", sink.KNOWN),
+        ("More options of a batch write", batch),
+    ):
         parts.append(f"\n## {title}\n\n| option | is |\n|---|---|\n")
         parts += [f"| `{name}` | {_line(text)} |\n" for name, text in rows.items()]
     parts.append("\n## Meta columns\n\n| column | type | is |\n|---|---|---|\n")

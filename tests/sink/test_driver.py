@@ -209,6 +209,36 @@ def test_a_batch_that_is_found_committed_retires_its_producers_first(desk: Desk)
     assert isinstance(finished, Finish)
 
 
+def found(desk: Desk, stored_by: str, intents: list[Intent]) -> DriverEffect:
+    """What follows when batch 3, with one row of producer 0, is found while `intents` are to be committed."""
+    (read,) = desk.registers(desk.one(CommitAsked(batch=3, query="q", digest="d", intents=intents)))
+    assert isinstance(read, ReadContent)
+    stored = Record(type="commit", fence=stored_by, batch=3, query="q", digest="d", intents=[intent(0, 0)])
+    return desk.one(ContentRead(read.call, stored.line()))
+
+
+def test_rows_beside_those_that_the_same_run_committed_are_refused(desk: Desk) -> None:
+    """Two writes of one batch overlapped: the rows of the second were left out in silence."""
+    refused = found(desk, OURS, [intent(1, 0)])
+    assert isinstance(refused, Fail)
+    assert "another write of the same run" in str(refused.error)
+
+    for stored_by, intents in ((OURS, [intent(0, 0)]), (OURS, []), ("f0", [intent(1, 0)])):
+        desk = Desk()
+        assert isinstance(found(desk, stored_by, intents), Append), "it is acknowledged again"
+
+
+@pytest.mark.parametrize(("batch", "is_next"), [(5, True), (2, True), (2, False), (5, False), (4, False)])
+def test_only_a_batch_that_need_not_be_the_next_may_leave_a_gap(
+    desk: Desk, batch: int, is_next: bool
+) -> None:
+    """The number of a batch by itself is its writer's; that of a query's batch tells that none is missing."""
+    asked = CommitAsked(batch=batch, query="q", digest="d", intents=[intent(0, 0)], is_next=is_next)
+    (follows,) = desk.registers(desk.one(asked))
+
+    assert isinstance(follows, Append if batch > 3 and not is_next else Fail)
+
+
 def test_what_was_answered_before_a_lost_acknowledgement_is_not_sent_again(desk: Desk) -> None:
     """It stands: another one would be a line more in the user's journal."""
     _, first = desk.append(desk.deciding(journals=3))
@@ -345,8 +375,9 @@ def planned(desk: Desk, at: int, older: bytes | Exception, content: bytes) -> di
         finished = desk.one((CallLost if isinstance(older, Unknown) else CallRefused)(look.call, older))
     assert isinstance(finished, Finish)
     assert isinstance(finished.result, BatchPlan)
-    assert finished.result == BatchPlan(fence=OURS, committed=3, query="q", reusable=finished.result.reusable)
-    return dict(finished.result.reusable)
+    plan = finished.result
+    assert plan == BatchPlan(OURS, 3, "q", reusable=plan.reusable, committed_by=plan.committed_by)
+    return dict(plan.reusable)
 
 
 def commit_of(*intents: Intent, fence: str = OURS, batch: int = 3) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from broadsheet.sink.core.records import BatchPlan
-from broadsheet.spark import application, commits, sink, source
+from broadsheet.spark import application, batch_sink, commits, sink, source
 
 _armed = {"directory": ""}
 STALL_S_MAX = 120
@@ -74,6 +74,7 @@ def jvm_and_driver() -> tuple[int, int]:
 
 commits.passed = reached  # type: ignore[attr-defined]  # The name that the module calls by.
 sink.passed = reached  # type: ignore[attr-defined]  # As above.
+batch_sink.passed = reached  # type: ignore[attr-defined]  # As above.
 _given_to = application.given_to
 
 
@@ -115,6 +116,16 @@ class CrashingWriter(sink.SinkWriter):
         arm(self.crash)
 
 
+class CrashingBatchWriter(batch_sink.BatchWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(unarmed(options), schema)
+        self.crash = dict(options)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        arm(self.crash)
+
+
 class NaiveWriter(CrashingWriter):
     """The control: pending in the tasks, acknowledged in commit, and nothing remembers which batch was."""
 
@@ -143,6 +154,12 @@ class CrashingDataSource(source.BroadsheetDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> CrashingWriter:  # noqa: N802
         arm(self.options)  # An unpickled source has not been through `__init__`.
         return CrashingWriter(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> CrashingBatchWriter:
+        arm(self.options)
+        if overwrite:
+            super().writer(schema, overwrite)
+        return CrashingBatchWriter(self.options, schema)
 
 
 class NaiveDataSource(CrashingDataSource):

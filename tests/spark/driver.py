@@ -56,7 +56,14 @@ def start_query(spark: Any, plan: dict[str, Any]) -> Any:
     )
     if plan.get("sink") == "naive":
         return writer.format("naive").options(address=address, fence="none", commitJournal="none").start()
-    return start(writer, address=address, commit_journal=f"{name}/commits", patience_s=30)
+    fenced: Any = {"address": address, "commit_journal": f"{name}/commits", "patience_s": 30}
+    if plan.get("sink") == "foreach":
+
+        def write(frame: Any, _batch: int, options: dict[str, str]) -> None:
+            frame.write.format("broadsheet").mode("append").options(**options, **crash).save()
+
+        return start(writer, foreach_batch=write, **fenced)
+    return start(writer, **fenced)
 
 
 def finish(spark: Any, plan: dict[str, Any]) -> None:

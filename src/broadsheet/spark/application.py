@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
+    from broadsheet.spark.foreach import Function
+
 
 def start(
     writer: "DataStreamWriter",
@@ -29,6 +31,7 @@ def start(
     commit_journal: str,
     token: str = "",
     patience_s: float = PATIENCE_S,
+    foreach_batch: "Function | None" = None,
 ) -> "StreamingQuery":
     """Start a query whose output is committed exactly once, after ending every older run of it.
 
@@ -38,6 +41,9 @@ def start(
             creates it if it does not exist.
         token: by default `BROADSHEET_TOKEN` of the environment.
         patience_s: how long the node may be away before the query fails.
+        foreach_batch: called in this process with the rows of each batch, its number, and the options with
+            which it writes the batch once: `frame.write.format("broadsheet").mode("append").options(**o)`.
+            A batch that it does not write is recorded as one without rows. All output modes are allowed.
 
     Raises:
         Fenced: another run of the query started while this one did.
@@ -45,6 +51,7 @@ def start(
             type that cannot be written: no older run was ended. Or the commit journal holds data that no
             query wrote.
     """
+    from broadsheet.spark.foreach import Foreach
     from broadsheet.spark.sink import SinkWriter
     from broadsheet.spark.source import Sources
 
@@ -59,10 +66,16 @@ def start(
     given = given_to(writer)
     for options in given.sources:
         Sources(options)
-    SinkWriter(given.sink | {name.lower(): text for name, text in ours.items()}, given.schema)
+    options = given.sink | {name.lower(): text for name, text in ours.items()}
+    if foreach_batch is None:
+        SinkWriter(options, given.schema)
+    else:
+        writer = writer.foreachBatch(Foreach(options, foreach_batch))
     place(fence, address=address, commit_journal=commit_journal, token=token, patience_s=patience_s)
     passed("sink.start.end")
-    return writer.format("broadsheet").options(**ours).start()
+    if foreach_batch is None:
+        writer = writer.format("broadsheet").options(**ours)
+    return writer.start()
 
 
 def place(fence: Fence, *, address: str, commit_journal: str, token: str, patience_s: float) -> None:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from broadsheet.base.machine import Tick
 from broadsheet.base.time import SECOND, Duration, Instant, in_seconds
 from broadsheet.client_sync import SyncJournals, within
-from broadsheet.errors import BroadsheetError, is_passing
+from broadsheet.errors import BroadsheetError, NotFound, is_passing
 from broadsheet.message.stamper import Intent
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
@@ -40,7 +40,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.records import BatchPlan, Fence, SinkRegisters
+from broadsheet.sink.core.records import BatchPlan, Fence, SinkRegisters, standing_of
 from broadsheet.spark.connection import Target, patiently
 
 
@@ -86,6 +86,7 @@ class CommitJournal:
         digest: str,
         intents: Sequence[Intent],
         positions: str = "",
+        is_next: bool = True,
     ) -> None:
         """COMMIT: record `batch` as the newest batch, exactly once, then acknowledge its messages.
 
@@ -94,18 +95,29 @@ class CommitJournal:
                 must have the same digest.
             positions: where the batch ends in the journals that it reads, for a query that lost its
                 checkpoint.
+            is_next: whether `batch` must be the one after the newest; otherwise it may leave a gap.
 
         Raises:
             Fenced: another START became the author.
             LocalProtocolError: the checkpoint belongs to another history.
             Unknown: the batch may be committed or not; the next START finds out.
         """
-        asked = CommitAsked(batch=batch, query=query, digest=digest, intents=intents, positions=positions)
+        asked = CommitAsked(
+            batch=batch, query=query, digest=digest, intents=intents, positions=positions, is_next=is_next
+        )
         self._performed(fence, asked)
 
     def abort(self, fence: Fence, *, batch: int, intents: Sequence[Intent]) -> None:
         """ABORT: nothing is appended."""
         self._performed(fence, AbortAsked(batch=batch, intents=intents))
+
+    def standing(self) -> SinkRegisters:
+        """The registers; those of no query if the journal does not exist."""
+        try:
+            found = patiently(lambda: self.journals.registers(self.name), self.target.patience_s)
+        except NotFound:
+            return standing_of({}, journal=self.name)
+        return standing_of(found.values, journal=self.name)
 
     def create_revision(self) -> int:
         """Which journal of that name this is."""

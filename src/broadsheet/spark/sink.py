@@ -1,5 +1,7 @@
 """Sink: the exactly-once sink of Spark, as one writer object that Spark uses in three processes.
 
+`Output` is what a query's writer here shares with that of a batch write (`batch_sink`).
+
 PLAN: Spark makes the writer and pickles it before the tasks of each batch. Nothing else pickles it, so
 `__getstate__` reads the registers of the commit journal. TASK: in a worker, the writer appends pending
 messages under the worker's own producer id, waits until the journals have acknowledged the appends, and
@@ -13,7 +15,7 @@ and `keyColumn`. Source: pipelines.6-11.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from types import MappingProxyType
@@ -77,11 +79,12 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "default).",
         "mode": "`exactly-once` (the default), or `at-least-once`: each message commits by itself, and there "
         "is no commit journal.",
-        "commitJournal": "The journal in which this query records its batches. `start` sets it.",
+        "commitJournal": "The journal in which this query, or these batch writes, record their batches. "
+        "`start` sets it.",
         "fence": "The id of this run of the query. `start` sets it.",
-        "checkpointLocation": "Spark's own option. A commit reads the batch's offsets there, and the first "
-        "commit writes there which commit journal the query has. It is on this machine or in a file system "
-        "that pyarrow can open.",
+        "checkpointLocation": "Spark's own option, of a query. A commit reads the batch's offsets there, and "
+        "the first commit writes there which commit journal the query has. It is on this machine or in a "
+        "file system that pyarrow can open.",
         "queryName": "Spark's own option.",
     }
 )
@@ -267,11 +270,10 @@ def task_of(local_property: Callable[[str], str | None]) -> tuple[int, str]:
     return int(batch), query
 
 
-class SinkWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("broadsheet")`."""
+class Output:
+    """What the writer of a query and that of a batch write share: their options, and TASK."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        given = Options(options, KNOWN, "sink")
+    def __init__(self, given: Options, schema: StructType) -> None:
         self.target = Target.of(given)
         self.routing = Routing(given, schema)
         if VALUE not in schema.names:  # Otherwise the other columns are not written.
@@ -281,32 +283,15 @@ class SinkWriter(DataSourceStreamArrowWriter):
         self.commit_journal = given.text("commitJournal")
         self.creates = given.flag("createJournals", default=False)
         self.checkpoint = given.text("checkpointLocation")
-        if self.is_exact and not (self.fence and self.commit_journal):
-            raise ConfigError(UNSTARTED)
-        if self.is_exact and not self.checkpoint:
-            raise ConfigError(
-                "the exactly-once sink compares the checkpoint's offsets: give option 'checkpointLocation' "
-                "at writeStream, because the sink does not see the session's setting"
-            )
-        if not self.is_exact and (self.fence or self.commit_journal):
-            raise ConfigError(
-                "mode at-least-once has no commit journal: start the query with writeStream.start(), and not "
-                "with broadsheet.spark.start"
-            )
         self.plan: BatchPlan | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """PLAN: read the registers, because Spark pickles the writer for the tasks of the next batch."""
-        if self.is_exact and self.plan is None:
-            self.plan = self._journal().plan(self.fence)
-        return self.__dict__
+    def appended(self, iterator: Iterator[pa.RecordBatch], batch: int, query: str) -> "Done":
+        """TASK: append the rows as pending messages, and return the intents that would commit them.
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """TASK: append the rows as pending messages, and return the intents that would commit them."""
+        Rows of a batch that is committed already are read to their end, so that the operators before the
+        sink advance, and are not written: the output is committed already.
+        """
         freeze_once()
-        context = TaskContext.get()
-        assert context is not None, "a task has a context"
-        batch, query = task_of(context.getLocalProperty)
         if not self.is_exact:
             stamper = _outside.take(process=os.getpid(), new_producer=new_producer)
             _, row_count = self._append(iterator, stamper, Flag.OUTSIDE)
@@ -315,8 +300,6 @@ class SinkWriter(DataSourceStreamArrowWriter):
         assert self.plan is not None, "PLAN ran"
         refuse_other_query(self.plan.query, query, journal=self.commit_journal)
         if self.plan.is_committed(batch):
-            # The batch was committed before a crash. Read the input to its end, so that the operators before
-            # the sink advance, and write nothing, because the output is committed already.
             row_count = sum(rows.num_rows for rows in iterator)
             return Done(query, batch, [], row_count)
         held = _held_of(self.fence)
@@ -325,44 +308,11 @@ class SinkWriter(DataSourceStreamArrowWriter):
         held.keep(self.plan, stamper, intents, process=os.getpid())
         return Done(query, batch, intents, row_count)
 
-    def commit(
-        self,
-        messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name.
-    ) -> None:
-        """COMMIT: record the batch and acknowledge its messages. Only for mode exactly-once."""
-        if not self.is_exact:
-            return
-        passed("sink.commit.begin")
-        done = [message for message in messages if isinstance(message, Done)]
-        whose = sorted({(each.query, each.batch) for each in done})
-        if len(whose) != 1 or whose[0][1] != batchId:
-            raise LocalProtocolError(
-                f"Spark commits batch {batchId} with results of tasks of {whose} (query, batch): nothing is "
-                "committed. Start the query again"
-            )
-        journal, spark_has = self._journal(), logged(self.checkpoint, batchId)
-        if batchId == 0:  # Of a later batch the commit journal itself tells that it is another one.
-            keep_to(self.checkpoint, Commits(self.commit_journal, journal.create_revision()))
-        journal.commit(
-            self.fence,
-            batch=batchId,
-            query=whose[0][0],
-            digest=spark_has.digest,
-            intents=[intent for message in done for intent in message.intents],
-            positions=spark_has.positions,
-        )
-        passed("sink.commit.end")
-
-    def abort(
-        self,
-        messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name.
-    ) -> None:
+    def give_up(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """ABORT: append nothing, because the batch may be committed all the same."""
         if self.is_exact:
             intents = [intent for each in messages if isinstance(each, Done) for intent in each.intents]
-            self._journal().abort(self.fence, batch=batchId, intents=intents)
+            self._journal().abort(self.fence, batch=batch, intents=intents)
 
     def _append(
         self, iterator: Iterator[pa.RecordBatch], stamper: Stamper, flags: Flag
@@ -382,3 +332,93 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
     def _journal(self) -> CommitJournal:
         return CommitJournal(self.target, self.commit_journal)
+
+
+def commit_of_query(
+    journal: CommitJournal,
+    fence: Fence,
+    checkpoint: str,
+    *,
+    batch: int,
+    query: str,
+    intents: Sequence[Intent],
+) -> None:
+    """COMMIT of a batch whose offsets are in a query's checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read or written. Nothing is committed.
+        BroadsheetError: as `CommitJournal.commit`.
+    """
+    spark_has = logged(checkpoint, batch)
+    if batch == 0:  # Of a later batch the commit journal itself tells that it is another one.
+        keep_to(checkpoint, Commits(journal.name, journal.create_revision()))
+    journal.commit(
+        fence,
+        batch=batch,
+        query=query,
+        digest=spark_has.digest,
+        intents=intents,
+        positions=spark_has.positions,
+    )
+
+
+class SinkWriter(Output, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("broadsheet")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(Options(options, KNOWN, "sink"), schema)
+        if self.is_exact and not (self.fence and self.commit_journal):
+            raise ConfigError(UNSTARTED)
+        if self.is_exact and not self.checkpoint:
+            raise ConfigError(
+                "the exactly-once sink compares the checkpoint's offsets: give option 'checkpointLocation' "
+                "at writeStream, because the sink does not see the session's setting"
+            )
+        if not self.is_exact and (self.fence or self.commit_journal):
+            raise ConfigError(
+                "mode at-least-once has no commit journal: start the query with writeStream.start(), and not "
+                "with broadsheet.spark.start"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """PLAN: read the registers, because Spark pickles the writer for the tasks of the next batch."""
+        if self.is_exact and self.plan is None:
+            self.plan = self._journal().plan(self.fence)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """TASK: append the rows as pending messages, and return the intents that would commit them."""
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        batch, query = task_of(context.getLocalProperty)
+        return self.appended(iterator, batch, query)
+
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name.
+    ) -> None:
+        """COMMIT: record the batch and acknowledge its messages. Only for mode exactly-once."""
+        if not self.is_exact:
+            return
+        passed("sink.commit.begin")
+        done = [message for message in messages if isinstance(message, Done)]
+        whose = sorted({(each.query, each.batch) for each in done})
+        if len(whose) != 1 or whose[0][1] != batchId:
+            raise LocalProtocolError(
+                f"Spark commits batch {batchId} with results of tasks of {whose} (query, batch): nothing is "
+                "committed. Start the query again"
+            )
+        intents = [intent for message in done for intent in message.intents]
+        commit_of_query(
+            self._journal(), self.fence, self.checkpoint, batch=batchId, query=whose[0][0], intents=intents
+        )
+        passed("sink.commit.end")
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name.
+    ) -> None:
+        """ABORT: append nothing, because the batch may be committed all the same."""
+        self.give_up(messages, batchId)

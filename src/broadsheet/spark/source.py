@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -451,6 +452,18 @@ class BroadsheetDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
         """For `spark.readStream`."""
         return StreamReader(self.options, schema)
+
+    def writer(
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature.
+    ) -> DataSourceWriter:
+        """For `write`: the sink of batches."""
+        from broadsheet.spark.batch_sink import BatchWriter
+
+        if overwrite:
+            raise ConfigError("journals only grow, so a write cannot overwrite them: use mode('append')")
+        return BatchWriter(self.options, schema)
 
     def streamWriter(  # noqa: N802 - Spark's name.
         self,

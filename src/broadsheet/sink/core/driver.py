@@ -9,10 +9,9 @@ After a lost append under a condition it reads the registers again and decides a
     IDLE --CommitAsked--> DECIDING --> ACKNOWLEDGING [--lost answer--> REDOING] --> IDLE
     IDLE --AbortAsked--> ABORTING --> IDLE
 FENCING makes every later append of an older author fail. DECIDING is one append at an explicit offset under
-a check of all four registers. REDOING appends acknowledgements that may have been appended before, and
-therefore retires their producers first. ABORTING appends nothing.
-Units: nanoseconds. The machine does no IO, does not use Spark, and never treats a lost answer as a refusal.
-Source: pipelines.6-10; docs/adr/0073, 0180, 0181.
+a check of all registers. REDOING appends acknowledgements that may have been appended before, and therefore
+retires their producers first. ABORTING appends nothing.
+A lost answer is never treated as a refusal. Units: nanoseconds. Source: pipelines.6-10; ADR 0073, 0180, 0181.
 """
 
 from collections.abc import Generator, Sequence
@@ -36,6 +35,7 @@ from broadsheet.errors import (
     Unknown,
     WrongAppendOffset,
 )
+from broadsheet.sink.core import history
 from broadsheet.sink.core.driver_events import (
     AbortAsked,
     Answer,
@@ -60,7 +60,6 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.history import refuse_other_batch, refuse_other_offsets, refuse_other_query
 from broadsheet.sink.core.records import (
     NO_BATCH,
     RECORD_BYTES_MAX,
@@ -95,7 +94,7 @@ class State(Enum):
     READING = "reading"
     DECIDING = "deciding"
     ACKNOWLEDGING = "acknowledging"
-    """Appends acknowledgements that were never appended before; their producers may be used again."""
+    """Appends acknowledgements for the first time; their producers may be used again."""
     ABORTING = "aborting"
     REDOING = "redoing"
     """Appends acknowledgements that may have been appended before; their producers are retired."""
@@ -216,8 +215,8 @@ class Driver:
                 "one: other runs of the query start again and again. Stop them"
             )
         self._effects.append(Pass("sink.start.fenced"))
-        # Read the fence again: if a newer driver has come, the newest batch may be its own, and to
-        # acknowledge it would roll back what its producers append now.
+        # Read the fence again: a newer driver's batch may be the newest, and to acknowledge it would roll
+        # back what its producers append now.
         now = yield from self._ours()
         if now.at >= 0:
             hit("sink.start.redo")
@@ -265,7 +264,7 @@ class Driver:
         records = yield from self._records(now)
         older = yield from self._older(now)
         reusable = reusable_of([*older, *records], self.fence)
-        return replace(plan, reusable=reusable, positions=records[0].positions)
+        return replace(plan, reusable=reusable, positions=records[0].positions, committed_by=records[0].fence)
 
     def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
         """COMMIT: record the batch as the newest one, exactly once, then acknowledge its messages.
@@ -295,12 +294,13 @@ class Driver:
         give_up = after(self._now, self.patience)
         for _ in range(ATTEMPTS_MAX):
             now = yield from self._ours()
-            refuse_other_query(now.query, asked.query, journal=self.journal)
-            refuse_other_batch(now, asked.batch, journal=self.journal)
+            history.refuse_other_query(now.query, asked.query, journal=self.journal)
+            history.refuse_other_batch(now, asked.batch, journal=self.journal, is_next=asked.is_next)
             if now.batch == asked.batch:
                 hit("sink.commit.found")
                 stored = (yield from self._records(now))[0]
-                refuse_other_offsets(stored, asked.digest)
+                history.refuse_other_offsets(stored, asked.digest)
+                history.refuse_second_write(stored, asked.intents, self.fence)
                 # An earlier attempt may have sent acknowledgements of this batch that are still on their
                 # way. If they arrived after the producers' next messages, they would roll these back.
                 yield from self._redo(stored, stored.by_journal())
@@ -313,7 +313,7 @@ class Driver:
                 break
         raise Unknown(
             f"it is not known whether batch {asked.batch} is committed in {self.journal}: start the query "
-            "again, which finds out"
+            "again, or write the batch again, which finds out"
         )
 
     def _abort(self, _asked: AbortAsked) -> Steps[Outcome]:

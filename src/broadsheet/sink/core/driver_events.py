@@ -30,6 +30,8 @@ class CommitAsked(Event, frozen=True, gc=True):
     intents: Sequence[Intent]
     positions: str = ""
     """Where the batch's input ends, as its caller encodes that. The record keeps it, and PLAN gives it."""
+    is_next: bool = True
+    """Whether the batch must be the one after the newest; otherwise it may leave a gap."""
 
 
 class AbortAsked(Event, frozen=True, gc=True):

@@ -6,11 +6,13 @@ not fit, and to go on with it would write rows twice or leave some out. Batches 
 none. These are functions of values, without state. Source: pipelines.9.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from broadsheet.base.marks import hit
 from broadsheet.errors import LocalProtocolError
-from broadsheet.sink.core.records import Record, SinkRegisters
+from broadsheet.message.stamper import Intent
+from broadsheet.sink.core.records import Fence, Record, SinkRegisters
 
 OTHER_HISTORY: Final = (
     "the checkpoint belongs to another history. Restore the checkpoint that this journal was written with, "
@@ -34,16 +36,45 @@ def refuse_other_query(owner: str, query: str, *, journal: str) -> None:
         )
 
 
-def refuse_other_batch(now: SinkRegisters, batch: int, *, journal: str) -> None:
-    """Refuse a batch that is neither the last committed one nor the one after it.
+def refuse_other_batch(now: SinkRegisters, batch: int, *, journal: str, is_next: bool) -> None:
+    """Refuse a batch that is neither the last committed one nor follows it.
+
+    Args:
+        is_next: whether only the next number follows; otherwise every greater one does.
 
     Raises:
         LocalProtocolError: it is not. Nothing was changed.
     """
+    if not is_next:
+        if batch < now.batch:
+            raise LocalProtocolError(
+                f"batch {batch} is below batch {now.batch}, the newest of {journal}, which does not tell "
+                "whether an older one was written: write batches in the order of their numbers, or give this "
+                "one a commit journal of its own"
+            )
+        return
     if batch not in (now.batch, now.batch + 1):
         hit("sink.commit.other_batch")
         raise LocalProtocolError(
             f"batch {batch} does not follow batch {now.batch} of {journal}: {OTHER_HISTORY}"
+        )
+
+
+def refuse_second_write(stored: Record, intents: Sequence[Intent], fence: Fence) -> None:
+    """Refuse rows of a batch that the same run has committed with other rows.
+
+    Two writes of one batch that overlap both find the batch before it when they are planned. Another run's
+    rows are rows of the same input, and are left out in favour of what is committed.
+
+    Raises:
+        LocalProtocolError: the rows of `intents` are not those that were committed. Nothing was changed.
+    """
+    if stored.fence == fence and intents and list(intents) != stored.intents:
+        hit("sink.commit.second_write")
+        raise LocalProtocolError(
+            f"batch {stored.batch} was committed by another write of the same run, and these rows are not in "
+            "it: join the rows in one frame with a column 'journal', or give each write a commit journal of "
+            "its own"
         )
 
 

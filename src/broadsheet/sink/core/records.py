@@ -93,6 +93,8 @@ class BatchPlan(msgspec.Struct, frozen=True):
     """The producers that may be used again, each with its last acknowledged clock."""
     positions: str = ""
     """What the newest commit says about where its input ends."""
+    committed_by: str = ""
+    """The fence of the newest commit."""
 
     def may_use(self, producer: ProducerId, acknowledged: Clock) -> bool:
         """Whether a worker may use `producer` again if `acknowledged` is the last clock of its intents."""
