@@ -359,15 +359,14 @@ class _Histories(CrashHistories):
         judged = self.model.judge(name, found, it.promised, may_lack=may_lack)
         if judged is not None:
             return f"{name}: {judged}"
-        pair = node.keyspace.get(registers_key(name))
-        known = decode_registers(pair).values if pair is not None else {}
-        now, expected = replica.pipeline.committed_registers, registers_behind(found)
-        if now is None or now.values != expected or known != expected:
-            return f"J6: {name}: the registers are {now}, and {known} in their key, not {expected}"
         asked = [each for each in self.model.appends if each.journal == name]
         is_whole = it.is_killed and not it.damage.what
-        if (wrong := judge_attempts(replica.pipeline.attempts, found, asked, is_whole=is_whole)) is not None:
+        wrong = _registers(node, replica, it.damage, registers_behind(found))
+        wrong = wrong or judge_attempts(replica.pipeline.attempts, found, asked, is_whole=is_whole)
+        if wrong is not None:
             return f"{name}: {wrong}"
+        if replica.log_registers is None:
+            return await self._look_at_damaged(node, name, it)
         if content.endswith(MORE):
             return None
         run = UnaryAppend(MORE)
@@ -383,7 +382,7 @@ class _Histories(CrashHistories):
             replica = await node.broker.replica(name)
             if (wrong := await self._spans(replica, it.promised)) is not None:
                 return wrong
-            if not (replica.stop_reason or replica.damage):
+            if not _lost(replica):
                 break
             accept = partial(node.broker.accept_loss, name, None, head=None, is_head_only=False)
             told = await accept(may_act=False)
@@ -392,8 +391,8 @@ class _Histories(CrashHistories):
                 it.shelf.tape.mark(("accepted", name, told.head))
             await accept(may_act=True)
         replica = await node.broker.replica(name)
-        if replica.stop_reason or replica.damage:
-            return f"{name}: its loss was accepted, and it says: {replica.stop_reason or replica.damage}"
+        if _lost(replica):
+            return f"{name}: its loss was accepted, and it says: {node.broker.status(name).reason}"
         run = UnaryAppend(MORE)
         replica.deliver(Submitted(run=run, count=1, length=len(MORE)))
         status = await status_of(run.answered)
@@ -532,6 +531,23 @@ class _Histories(CrashHistories):
         self.shelf = Shelf(None, dict(promised.stored))
         self.clock = self._reboot()
         self.before = state.marks
+
+
+def _lost(replica: Replica) -> bool:
+    """Whether there is a loss to accept."""
+    return bool(replica.stop_reason or replica.damage or replica.log_registers is None)
+
+
+def _registers(node: Running, replica: Replica, damage: _Damage, expected: dict[str, str]) -> str | None:
+    """What is wrong with a journal's registers; a damaged record may take them, if the status says so."""
+    pair = node.keyspace.get(registers_key(replica.name))
+    known = decode_registers(pair).values if pair is not None else {}
+    now = replica.pipeline.committed_registers
+    if now is None and damage.what and "accept-loss" in node.broker.status(replica.name).reason:
+        return None
+    if now is None or now.values != expected or known != expected:
+        return f"J6: the registers are {now}, and {known} in their key, not {expected}"
+    return None
 
 
 def _view(state: DiskState) -> dict[str, bytes]:

@@ -140,6 +140,7 @@ async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
                 assert not is_vouched, f"{what}: {len(found)} of {len(CONTENT)} bytes are left in silence"
                 assert ".lost" in node.broker.status(NAME).reason, f"{what}: nobody is told"
                 states.append("set aside")
+            assert replica.log_registers is not None, f"{what}: the registers are lost"
             other = await append(node, OTHER, b"on")
             is_told = "`broadsheet journals " in (await node.broker.replica(OTHER)).stop_reason
             assert (other is Status.OK) != is_told, f"{what}: the other journal's append was {other}"
@@ -435,10 +436,10 @@ def test_a_repair_ends_before_registers_that_were_never_put() -> None:
     file.write_at(0, (CONTENT,))
     plan = replay(())
     ends = [sum(map(len, PARTS[: n + 1])) for n in range(len(PARTS))]
-    versions = (0, 5, 0, 0)
+    newer = RegisterState(values={}, version=5, at=ByteOffset(ends[1]))
     claims = [
-        Claim(ByteOffset(0), ByteOffset(end), sha1(CONTENT[:end]).digest(), 0, version)
-        for end, version in zip(ends, versions, strict=True)
+        Claim(ByteOffset(0), ByteOffset(end), sha1(CONTENT[:end]).digest(), 0, registers, ByteOffset(0))
+        for end, registers in zip(ends, (None, newer, None, None), strict=True)
     ]
 
     known = RegisterState(values={}, version=4, at=ByteOffset(0))

@@ -26,7 +26,7 @@ from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
 from broadsheet.journal.seal_file import SEAL_NAME
 from broadsheet.journal.set_aside import LOST_CLAIMS_MAX
-from broadsheet.keyspace.core.transaction import Delete
+from broadsheet.keyspace.core.transaction import Delete, Put
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind
 from broadsheet.message.spans import sequence
@@ -43,6 +43,7 @@ from tests.journal.test_damage import (
     PARTS,
     ROOMY,
     append,
+    copy_of,
     flip,
     kept,
     lived,
@@ -549,6 +550,41 @@ async def test_registers_that_are_lost_begin_anew_and_empty() -> None:
         assert told.are_registers_lost
         assert await append(node, NAME, b"x", wanted) is Status.OK
         assert await shown(node, NAME) == CONTENT + b"x"
+    assert not crashes
+
+
+async def test_registers_that_went_with_a_damaged_record_are_lost_and_not_those_from_before() -> None:
+    """J6: a power cut before the put, and then a lost sector: the journal said nothing, and had older ones.
+
+    The next record proves the content of the damaged one. Nothing tells its registers.
+    """
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        for number, part in enumerate(PARTS):
+            condition = Condition(union={"n": str(number)}) if 0 < number < 3 else None
+            if number == 2:
+                before = node.keyspace.get(registers_key(NAME))
+            assert await append(node, NAME, part, condition) is Status.OK
+        assert before is not None
+        await node.keyspace.transact([], [Put(registers_key(NAME), before.value)])
+        await _idle()
+        disk = copy_of(disk)
+    name, at = place_of(disk, PARTS[2], ".wal")
+    disk.state.change(disk.state.files[name], Write(at - 120, bytes(120)))
+    wanted = Condition(check={"n": "1"}, union={"n": "mine"})
+    for seed in (2, 3):
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            assert (await shown(node, NAME)).startswith(CONTENT)
+            assert "`broadsheet journals accept-loss" in node.broker.status(NAME).reason
+            assert await append(node, NAME, b"x", wanted) is Status.REGISTERS_UNKNOWN
+            assert await append(node, NAME, b"and on") is Status.OK
+            if seed == 3:
+                assert (await accept(node, may_act=True)).are_registers_lost
+    async with running(disk, Shelf(None, {}), seed=4, crashes=crashes) as node:
+        assert node.broker.status(NAME).reason == ""
+        assert await append(node, NAME, b"x", wanted) is Status.REGISTER_MISMATCH
+        assert await append(node, NAME, b"x", Condition(check={"n": None}, union={"n": "mine"})) is Status.OK
     assert not crashes
 
 

@@ -167,13 +167,19 @@ FURTHER_JOURNAL = [
         "any_registers_are_put",
         "A repair takes appends whose registers were never put.",
         "broadsheet.journal.spool_repair:is_put",
-        ("claim.registers_version <= (known.version if known is not None else 0)", "True"),
+        ("mine.version <= put.version and mine.at <= put.at", "True"),
+    ),
+    (
+        "flipped_version_is_put",
+        "Registers that were never put are taken for older ones if a bit of their version is flipped.",
+        "broadsheet.journal.spool_repair:is_put",
+        ("mine.version <= put.version and mine.at <= put.at", "mine.version <= put.version"),
     ),
     (
         "wrong_bits_unbounded",
         "A repair takes any sum for the one that was told.",
         "broadsheet.journal.spool_repair:agrees",
-        ("bits_wrong(found, told) <= WRONG_BITS_MAX", "bits_wrong(found, told) <= 100"),
+        ("bits_wrong(found, named) <= WRONG_BITS_MAX", "bits_wrong(found, named) <= 100"),
     ),
     (
         "attempt_ends_where_it_begins",

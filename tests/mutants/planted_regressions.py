@@ -70,6 +70,13 @@ FIXES = [
         Tier.CRASHES,
     ),
     (
+        "journal_registers_of_a_missing_record",
+        "A repair takes content whose record is missing, and keeps the registers from before.",
+        "broadsheet.journal.spool_repair:registers_told_to",
+        ("if all(tells_no_other_registers(each, known) for each in claims.unreadable):", "if True:"),
+        Tier.CRASHES,
+    ),
+    (
         "log_damage_before_a_whole_batch",
         "A last batch whose frames are all whole was not cut.",
         "broadsheet.wal.recovery:Recovery._verdicts",

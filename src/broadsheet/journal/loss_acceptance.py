@@ -19,7 +19,7 @@ from broadsheet.journal.context import Context
 from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import EMPTY_SUM
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool
-from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
 from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.core.spec import epoch_key, spec_key
 from broadsheet.journal.keys import EpochValue, Member, decode_epoch, decode_registers, encode_epoch
@@ -161,7 +161,7 @@ def look(
     for each in sorted(lost, key=lambda lost: lost.begin):
         if each.begin <= reached:
             reached = max(reached, each.end)  # This span is in the report already.
-    checkpoint = _checkpoint(replica, sound, chosen)
+    checkpoint = _checkpoint(replica, keys, sound, chosen)
     unlisted = [each for each in _moved(replica, files, checkpoint, lost) if each.begin < reached]
     if reached < chosen:
         lost.append(Lost(reached, chosen, f"no file or fragment has it, but {chosen} is known: {why}"))
@@ -176,8 +176,9 @@ def look(
     )
 
 
-def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) -> Checkpoint:
-    registers = replica.log_registers or RegisterState(values={}, version=1, at=head)
+def _checkpoint(replica: Replica, keys: Keys, sound: Sequence[SpoolFile], head: ByteOffset) -> Checkpoint:
+    known = decode_registers(keys.registers) if keys.registers is not None else NO_REGISTERS
+    registers = replica.log_registers or RegisterState(values={}, version=known.version + 1, at=head)
     is_whole = bool(sound) and sound[-1] is replica.spool and replica.spool.end == head
     closed = sound[:-1] if is_whole else sound
     return Checkpoint(

@@ -42,7 +42,15 @@ from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.set_aside import lost_among, may_go, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, keep_sums, rebuild, spool_name
 from broadsheet.journal.spool_sums import is_sums, sums_name
-from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
+from broadsheet.keyspace.core.transaction import (
+    Compare,
+    CreateRevisionIs,
+    Delete,
+    KeyValue,
+    ModRevisionIs,
+    Operation,
+    Put,
+)
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
@@ -95,7 +103,8 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     if keys.epoch is None and context.log.is_unknown(stream):
         found = replace(found, is_quarantined=False)  # The journal was never open: it has lost nothing.
     standing_of = partial(stand, context, info, directory, found, payloads, registers=known, stored=listed)
-    standing, index = await context.disk.run(lambda: (standing_of(), Index(listed or ())))
+    settled = decode_epoch(keys.epoch).start if keys.epoch is not None else ByteOffset(0)
+    standing, index = await context.disk.run(lambda: (standing_of(settled=settled), Index(listed or ())))
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys, named=named)
     if plan.gap and not standing.reason:
@@ -381,12 +390,13 @@ def _missing(
 
 def _registers(plan: RecoveryPlan, keys: Keys) -> RegisterState | None:
     """The registers at the head: the newer of the log's and the key's; None if lost (journals.12)."""
+    if plan.registers is None:
+        return None  # A damaged record may have set others than the key has.
     if keys.registers is None:
         is_new = keys.epoch is None
-        return plan.registers if is_new or (plan.registers and plan.registers.version) else None
+        return plan.registers if is_new or plan.registers.version else None
     known = decode_registers(keys.registers)
-    mine = plan.registers
-    return mine if mine is not None and mine.version >= known.version else known
+    return plan.registers if plan.registers.version >= known.version else known
 
 
 async def _begin_epoch(
@@ -399,11 +409,13 @@ async def _begin_epoch(
     compares: list[Compare] = [CreateRevisionIs(spec_key(name), info.create_revision)]
     for key, pair in ((epoch_key(name), keys.epoch), (registers_key(name), keys.registers)):
         compares.append(ModRevisionIs(key, pair.mod_revision if pair is not None else Revision(0)))
-    puts = [Put(epoch_key(name), encode_epoch(value))]
+    operations: list[Operation] = [Put(epoch_key(name), encode_epoch(value))]
     if registers is not None:
-        puts.append(Put(registers_key(name), encode_registers(registers)))
+        operations.append(Put(registers_key(name), encode_registers(registers)))
+    elif keys.registers is not None:
+        operations.append(Delete(registers_key(name)))  # Lost stays lost, whatever becomes of the log.
     passed("journal.epoch.before_put")
-    outcome = await context.keyspace.transact(compares, puts, is_upkeep=True)
+    outcome = await context.keyspace.transact(compares, operations, is_upkeep=True)
     passed("journal.epoch.after_put")
     if not outcome.succeeded:
         raise Unknown(f"journal {name}: its keys changed while it was opened; open it again")

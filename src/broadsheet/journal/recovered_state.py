@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.base.types import ByteOffset, Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
@@ -53,6 +53,7 @@ def stand(
     payloads: Sequence[bytes],
     *,
     registers: RegisterState | None,
+    settled: ByteOffset,
     stored: Sequence[Fragment] | None,
 ) -> RecoveredState:
     """Combine a journal's log records, the seal of an earlier start, and the spool files. Blocking.
@@ -63,6 +64,7 @@ def stand(
     Args:
         payloads: of the log's records.
         registers: of the registers key.
+        settled: where the journal's epoch began; the registers of all appends below were put.
         stored: the fragments in the store; None: the store does not answer.
     """
     disk = context.disk
@@ -91,7 +93,7 @@ def stand(
     is_based = _is_based(plan, payloads)
     suspects = _in_order(found, () if is_based else payloads)  # Their sums include what lies below them.
     claims = claims_of(suspects, is_complete=is_last, is_tail=not found.is_quarantined)
-    witnesses = Witnesses(claims, registers, is_based=is_based, stored=stored or ())
+    witnesses = Witnesses(claims, registers, settled, is_based=is_based, stored=stored or ())
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known
     if is_extended:

@@ -68,6 +68,11 @@ def accept_loss(name: JournalName) -> str:
     return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
 
 
+def registers_lost(name: JournalName) -> str:
+    """The reason in the status of a journal whose registers are lost; other appends it takes."""
+    return f"its registers are lost, and no append may check or set one: {accept_loss(name)}"
+
+
 def unreadable(name: JournalName, file: str, begin: int) -> str:
     """The reason in the status of a journal that serves all but the damaged blocks of a spool file.
 

@@ -26,6 +26,7 @@ from broadsheet.journal.core.spool_claims import (
     agrees,
     is_put,
     possible_ends,
+    registers_told_to,
     tells,
     tells_begin,
     tells_no_other_registers,
@@ -55,6 +56,8 @@ class Witnesses(NamedTuple):
     claims: Claims
     registers: RegisterState | None
     """The registers key. An append that set later ones was never acknowledged: the repair ends before it."""
+    settled: ByteOffset = ByteOffset(0)
+    """Where the journal's epoch began: the registers of all appends below were put with its key."""
     is_based: bool = True
     """Whether the log has any sound record. If not, the begin of the plan is not known."""
     stored: Sequence[Fragment] = ()
@@ -77,10 +80,15 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
         and bool(claims.last)
         and tells_no_other_registers(claims.last, witnesses.registers)
     )
+    settled = max(witnesses.settled, plan.end if witnesses.is_based else witnesses.settled)
+    told_to = registers_told_to(claims, witnesses.registers, settled)
     if is_last_sure:
         # A file that the log vouches for to its end needs no other witness.
         open_ended = [each for each in found if each.end > plan.end or not witnesses.is_based]
         taken += _claimed_by_bytes(disk, directory, open_ended, claims.last)
+    if told_to is not None and claims.is_tail:
+        # A missing record may be of an append whose registers were never put.
+        taken = [each for each in taken if each.end <= told_to]
     is_end_told = is_last_sure and not claims.is_end_open
     bases = (
         [ByteOffset(0)]
@@ -111,6 +119,9 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
         if is_whole:
             break
     plan.spools, plan.end = best.spools, best.end
+    if told_to is not None and plan.end > told_to:
+        hit("journal.registers_not_told")
+        plan.registers = None  # A later record proves content of an append that may have set others.
     return is_whole
 
 
@@ -149,7 +160,7 @@ def _claimed_by_bytes(
     for each in found:
         for end, digest in _sums(disk, directory, each, [*ends, each.end]):
             if tells(last, digest) if end == each.end else tells_sum(last, digest):
-                yield Claim(each.begin, end, digest, first_append=0, registers_version=0)
+                yield Claim(each.begin, end, digest, first_append=0, registers=None, told_from=end)
 
 
 def _is_stored(disk: Disk, directory: str, found: SpoolFound, stored: Sequence[Fragment]) -> bool:

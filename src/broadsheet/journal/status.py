@@ -2,7 +2,7 @@
 
 from broadsheet.journal.core.pipeline_events import State
 from broadsheet.journal.messages import JournalInfo, JournalStatus
-from broadsheet.journal.remedies import disagreement, silent
+from broadsheet.journal.remedies import disagreement, registers_lost, silent
 from broadsheet.journal.replica import Replica
 
 
@@ -28,6 +28,7 @@ def status_of(replica: Replica) -> JournalStatus:
     if replica.log_fault:
         state, reason = "damaged" if replica.stop_reason else "healing", replica.log_fault
     registers = pipeline.committed_registers
+    lost = registers_lost(replica.name) if registers is None else ""
     return JournalStatus(
         name=replica.name,
         state=state,
@@ -38,5 +39,5 @@ def status_of(replica: Replica) -> JournalStatus:
         registers_version=registers.version if registers is not None else -1,
         fragment_count=len(replica.index) + len(replica.closed),
         spool_bytes=replica.spool.length,
-        reason="; ".join(each for each in (reason, replica.notice) if each),
+        reason="; ".join(each for each in (reason, lost, replica.notice) if each),
     )

@@ -13,6 +13,7 @@ from broadsheet.journal.core.registers import (
     REGISTERS_MAX,
     VALUE_CHARS_MAX,
     Condition,
+    RegisterState,
     is_within_limits,
     validate_condition,
 )
@@ -26,7 +27,7 @@ def at(n: int) -> ByteOffset:
 
 
 def spans(found: Claims) -> list[tuple[int, int, bytes, int]]:
-    return [(each.begin, each.end, each.sum, each.registers_version) for each in found.claims]
+    return [(each.begin, each.end, each.sum, each.told_from) for each in found.claims]
 
 
 def test_a_checkpoint_claims_its_closed_spools_and_its_open_one() -> None:
@@ -46,7 +47,7 @@ def test_a_checkpoint_claims_its_closed_spools_and_its_open_one() -> None:
     )
 
     found = claims_of([b"damaged", checkpoint, proposal], is_complete=True, is_tail=False)
-    assert spans(found) == [(0, 10, SUM, 0), (10, 30, OTHER, 0), (10, 42, SUM, 0)]
+    assert spans(found) == [(0, 10, SUM, 0), (10, 30, OTHER, 0), (10, 42, SUM, 30)]
     assert (found.last_end, found.last) == (42, proposal)
     for is_tail, last in ((True, proposal), (False, b"")):
         cut = claims_of([checkpoint, proposal], is_complete=False, is_tail=is_tail)
@@ -92,10 +93,11 @@ def test_registers_of_many_bytes_are_as_bounded_as_many_registers() -> None:
 
 def test_registers_of_which_no_key_is_known_were_not_put() -> None:
     """Their append was not acknowledged, so nobody may be told that its bytes are proven."""
-    claims = [Claim(at(0), at(9), SUM, 0, version) for version in (0, 1, 2)]
+    states = [NO_REGISTERS, *(RegisterState({}, version, at(9 * version)) for version in (1, 2))]
+    claims = [Claim(at(0), at(9), SUM, 0, state, at(0)) for state in states]
 
     assert [is_put(each, None) for each in claims] == [True, False, False]
-    assert [is_put(each, replace(NO_REGISTERS, version=1)) for each in claims] == [True, True, False]
+    assert [is_put(each, states[1]) for each in claims] == [True, True, False]
 
 
 def test_a_checkpoint_that_may_be_damaged_vouches_for_no_attempt() -> None:

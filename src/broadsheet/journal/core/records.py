@@ -28,6 +28,9 @@ PROPOSAL: Final = 1
 CHECKPOINT: Final = 2
 IDENTITY: Final = 3
 
+PADDING_MAX: Final = 7
+"""Bytes of padding that may follow a record, if its frame does not say how long the record is."""
+
 _IS_SPOOLED: Final = 1
 _HAS_ATTEMPT: Final = 2
 _HEAD: Final = Struct("<BBHIQQQQQ20s4x")
@@ -87,6 +90,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 class ProposalHead(NamedTuple):
     """The first fields of a payload that may be a damaged proposal; none of them is verified."""
 
+    kind: int
+    registers_bytes: int
     begin: int
     end: int
     sum: bytes
@@ -157,8 +162,8 @@ def head_of(payload: bytes) -> ProposalHead | None:
     """The head of `payload`, read as a proposal that may be damaged; None if the payload is too short."""
     if len(payload) < _HEAD_BYTES:
         return None
-    _, _, _, tail_bytes, _, _, begin, end, _, digest = _HEAD.unpack_from(payload)
-    return ProposalHead(begin, end, digest, len(payload) - _HEAD_BYTES - tail_bytes)
+    kind, _, _, tail_bytes, _, _, begin, end, _, digest = _HEAD.unpack_from(payload)
+    return ProposalHead(kind, tail_bytes, begin, end, digest, len(payload) - _HEAD_BYTES - tail_bytes)
 
 
 def _decode_proposal(view: memoryview) -> Proposal:
@@ -174,6 +179,8 @@ def _decode_proposal(view: memoryview) -> Proposal:
         if len(attempt) < ATTEMPT_BYTES:
             raise ValueError("short attempt id")
     is_spooled = bool(flags & _IS_SPOOLED)
+    if is_spooled and len(view) - content_at > PADDING_MAX:
+        raise ValueError(f"{len(view) - content_at} bytes behind the registers")
     content = None if is_spooled else view[content_at:]
     if not fragment_begin <= begin < end:
         raise ValueError(f"span [{begin}, {end}) of the fragment from {fragment_begin}")

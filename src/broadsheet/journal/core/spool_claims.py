@@ -17,16 +17,17 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES, Remembered
 from broadsheet.journal.core.fragment import EMPTY_SUM, SUM_BYTES
-from broadsheet.journal.core.records import PROPOSAL, Checkpoint, Proposal, decode, head_of
-from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.records import PADDING_MAX, PROPOSAL, Checkpoint, Proposal, decode, head_of
+from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
 
 WRONG_BITS_MAX: Final = 8
 """Bits of a sum that may be damaged. Other content matches this closely with a chance of one in 2^110."""
-PADDING_MAX: Final = 7
-"""Bytes of padding that may follow a record, if its frame does not say how long the record is."""
 SEARCHED_BYTES: Final = 64 << 10
 """How many first bytes of a record that does not decode are searched for a sum. A proposal has its sum in the
 head, and a checkpoint is shorter than this."""
+
+_REGISTERS_BEGIN: Final = msgspec.msgpack.encode(NO_REGISTERS).partition(msgspec.msgpack.encode({}))[0]
+"""How the registers in a record begin."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -36,8 +37,11 @@ class Claim(msgspec.Struct, frozen=True):
     end: ByteOffset
     sum: bytes
     first_append: int
-    registers_version: int
-    """The version of the registers in the record; 0 if it has none."""
+    registers: RegisterState | None
+    """The registers in the record; None if it has none."""
+    told_from: ByteOffset
+    """From here to `end` the record tells which registers the appends have set: a proposal tells it of its
+    own span, a checkpoint of all below its end."""
     attempts: tuple[Remembered, ...] = ()
     """The attempt of the record, if nothing can be wrong with its begin and end."""
 
@@ -57,6 +61,10 @@ class Claims(msgspec.Struct, frozen=True):
     may be an append that came while the checkpoint was made, and so reaches further than that tells."""
     last_count: int = 0
     """How many of `claims`, at their end, are the last record's."""
+    unreadable: Sequence[bytes] = ()
+    """The records that do not decode; empty bytes for each missing one."""
+    is_tail: bool = False
+    """Whether they are all of a tail that was cut."""
 
 
 def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) -> Claims:
@@ -68,6 +76,7 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) ->
         is_tail: they are all of a tail that was cut: what lies behind them was never acknowledged.
     """
     claims: list[Claim] = []
+    unreadable: list[bytes] = []
     last_end: ByteOffset | None = ByteOffset(0)
     end_before, count_before = last_end, 0
     for payload in suspects:
@@ -76,34 +85,34 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) ->
             record = decode(payload)
         except Corrupt:
             last_end = None  # This record may reach further. A later append, if any, shows the end.
+            unreadable.append(bytes(payload))
             continue
         if isinstance(record, Proposal | Checkpoint):
-            version = record.registers.version if record.registers is not None else 0
-            if isinstance(record, Checkpoint):
-                claims += [
-                    Claim(each.begin, each.end, each.sum, record.first_append, version)
-                    for each in record.closed
-                ]
-            claims.append(
-                Claim(
-                    record.fragment_begin,
-                    record.end,
-                    record.sum,
-                    record.first_append,
-                    version,
-                    _attempt(record),
-                )
-            )
+            claims += _claims(record)
             if isinstance(record, Proposal):
                 last_end = record.end
             elif last_end is not None:
                 last_end = max(last_end, record.end)
     last = bytes(suspects[-1]) if suspects else b""
-    last_count = len(claims) - count_before
-    if not is_complete or not suspects:
-        return Claims(claims, None, last if is_tail else b"", last_count=last_count)
-    is_end_open = end_before is None and last[:1] != bytes((PROPOSAL,))
-    return Claims(claims, last_end, last, is_end_open=is_end_open, last_count=last_count)
+    is_end_known = is_complete and bool(suspects)
+    return Claims(
+        claims,
+        last_end if is_end_known else None,
+        last if is_end_known or is_tail else b"",
+        is_end_open=is_end_known and end_before is None and last[:1] != bytes((PROPOSAL,)),
+        last_count=len(claims) - count_before,
+        unreadable=tuple(unreadable),
+        is_tail=is_tail,
+    )
+
+
+def _claims(record: Proposal | Checkpoint) -> Iterator[Claim]:
+    first, registers = record.first_append, record.registers
+    told_from = record.begin if isinstance(record, Proposal) else ByteOffset(0)
+    if isinstance(record, Checkpoint):
+        yield from (Claim(e.begin, e.end, e.sum, first, registers, told_from) for e in record.closed)
+    attempts = _attempt(record)
+    yield Claim(record.fragment_begin, record.end, record.sum, first, registers, told_from, attempts)
 
 
 def _attempt(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
@@ -194,13 +203,31 @@ def tells_begin(record: bytes, begin: ByteOffset) -> bool:
     return EMPTY_SUM in record and any(_pair(field, begin) in record for field in fields)
 
 
+def registers_told_to(claims: Claims, known: RegisterState | None, settled: ByteOffset) -> ByteOffset | None:
+    """Up to where the records tell which registers the appends have set; None: as far as they reach.
+
+    A missing or unreadable record may be of an append whose registers were never put. A later record proves
+    its content, but does not tell its registers.
+
+    Args:
+        settled: the registers of appends below were put, or are told by sound records.
+    """
+    if all(tells_no_other_registers(each, known) for each in claims.unreadable):
+        return None
+    told_to = max(settled, known.at if known is not None else settled)
+    for claim in sorted(claims.claims, key=lambda each: each.told_from):
+        if claim.told_from <= told_to and is_put(claim, known):
+            told_to = max(told_to, claim.end)
+    return told_to
+
+
 def tells_no_other_registers(record: bytes, known: RegisterState | None) -> bool:
-    """Whether a damaged record sets no registers except those that the registers key already has.
+    """Whether a record that may be damaged sets no registers except those that the registers key already has.
 
     An append whose registers were never put was not acknowledged, so its record proves nothing. Newer
     registers differ in version and offset; damage in one place leaves two of the three fields readable.
     """
-    if b"version" not in record and b"values" not in record:
+    if _sets_none(record) or _pair("registers", None) in record:
         return True
     if known is None:
         return False
@@ -209,9 +236,22 @@ def tells_no_other_registers(record: bytes, known: RegisterState | None) -> bool
     return matching >= len(fields) - 1
 
 
+def _sets_none(record: bytes) -> bool:
+    """Whether a proposal has no registers, as far as it tells although one bit of it may be damaged."""
+    if (head := head_of(record)) is None:
+        return False
+    behind = head.registers_bytes + head.content_bytes
+    if record.startswith(_REGISTERS_BEGIN, len(record) - behind):
+        return False
+    # The kind or the length of the registers may be what is damaged: then they would have no room.
+    has_no_room = min(behind, abs(behind - (head.end - head.begin))) <= ATTEMPT_BYTES + PADDING_MAX
+    return has_no_room or (head.kind == PROPOSAL and not head.registers_bytes)
+
+
 def is_put(claim: Claim, known: RegisterState | None) -> bool:
     """Whether the registers of a claim were put, so that its append may have been acknowledged."""
-    return claim.registers_version <= (known.version if known is not None else 0)
+    mine, put = claim.registers or NO_REGISTERS, known or NO_REGISTERS
+    return mine.version <= put.version and mine.at <= put.at  # One flipped bit does not hide newer ones.
 
 
 def _pair(field: str, value: object) -> bytes:
