@@ -503,12 +503,48 @@ async def test_a_journal_has_one_way_though_it_was_forgotten_meanwhile(
             await until(lambda: len(publisher._lanes._room._waiting) == 1)
             await publisher._lanes.lane(FIXED)
             second = asyncio.ensure_future(publisher.publish(LINES, {"n": "second"}))
-            await until(lambda: len(publisher._lanes._room._waiting) == 2)
+            await until(lambda: len(publisher._lanes._asking._waiters or ()) == 1)
             monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 1 << 20)
             gate.set()
             await asyncio.gather(filling, first, second)
 
         assert await seen(client) == [{"n": 0}, {"n": "first"}, {"n": "second"}]
+
+
+async def test_a_message_that_waited_while_its_journal_was_made_again_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acknowledgement names the old journal: in the new one it would be lost, and the commit succeed."""
+    full, gone = asyncio.Event(), asyncio.Event()
+
+    class Slow(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if name in (OTHER, LINES):
+                await (full if name == OTHER else gone).wait()
+            return await self._journals.append(name, content, **options)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Slow(client.journals, lambda _: None), COMMITS) as publisher:
+            filling = asyncio.ensure_future(publisher.publish(OTHER, {"n": 0}))
+            early = asyncio.ensure_future(publisher.publish(LINES, {"n": "gone"}))
+            await until(lambda: len(publisher._lanes._lanes) == 2 and publisher._lanes._bytes > 100)
+            monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 0)
+            transaction = publisher.transaction()
+            late = asyncio.ensure_future(transaction.publish(LINES, {"n": "late"}))
+            await until(lambda: len(publisher._lanes._room._waiting) == 1)
+            await client.journals.delete(LINES)
+            await client.journals.create(LINES, labels=JSON)
+            gone.set()
+            with pytest.raises(NotFound):
+                await early
+            await publisher._lanes.lane(LINES)
+            monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 1 << 20)
+            full.set()
+            await asyncio.gather(filling, late)
+            with pytest.raises(NotFound):
+                await transaction.commit()
+
+        assert await seen(client) == []
 
 
 async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,23 +577,45 @@ async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: 
         assert [each["n"] for each in await seen(client)] == list(range(500))
 
 
+async def test_messages_stand_in_the_order_of_the_calls_though_these_waited_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some wait already when others come, and each answer makes room for a few of them."""
+    monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 5_000)
+    async with served(tmp_path) as (_, client):
+        async with client.publisher() as publisher, asyncio.TaskGroup() as group:
+            for number in range(1_000):
+                group.create_task(publisher.publish(LINES, {"n": number}))
+                if not number % 3:
+                    await asyncio.sleep(0)
+
+        assert await seen(client) == [{"n": number} for number in range(1_000)]
+
+
 async def test_of_many_messages_none_is_there_behind_one_that_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who knows how many are there goes on behind them: `messages publish --skip-lines` does."""
+    """Who knows how many are there goes on behind them: `messages publish --skip-lines` does.
+
+    It is Unknown, though what was refused is not there: some are, so all of them must not be sent again.
+    """
     monkeypatch.setattr(arguments, "PORTION_BYTES", 1_000)
     monkeypatch.setattr(lanes, "APPEND_BYTES", 1_000)
 
-    def fate(content: bytes) -> bool | None:
-        return False if b'"n":30,' in content else None
+    class Refusing(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if b'"n":30,' in content:
+                raise Throttled("the log is full")
+            return await self._journals.append(name, content, **options)
 
     async with served(tmp_path) as (_, client):
-        async with publisher_over(Lossy(client.journals, fate), patience=0.3) as publisher:
+        async with publisher_over(Refusing(client.journals, lambda _: None), patience=0.3) as publisher:
             many = publisher.publish_many(LINES, [{"n": n, "padding": "x" * 50} for n in range(100)])
             other = publisher.publish(LINES, {"n": "another"})
             outcomes = await asyncio.gather(many, other, return_exceptions=True)
 
         assert isinstance(outcomes[0], Unknown)
+        assert "the first of 100 messages are in" in str(outcomes[0])
         assert outcomes[1] is None
         numbers = [each["n"] for each in await seen(client) if each["n"] != "another"]
         assert numbers == list(range(len(numbers)))

@@ -192,6 +192,8 @@ class Lanes:
         """Held while a journal is looked up: two lanes to one journal would break its order."""
         self._bytes = 0
         self._room = WaitingLine()
+        self._asking = asyncio.Lock()
+        """Held by the one that waits for room: the others are behind it, in the order in which they came."""
 
     async def lane(self, name: str) -> Lane:
         """The way to a journal; the journal is looked up if it is new or was deleted.
@@ -210,10 +212,11 @@ class Lanes:
             return lane
 
     async def room(self) -> None:
-        """Return when another message may be put, and others have had their turn."""
-        await asyncio.sleep(0)
-        while self._bytes > WAITING_BYTES_MAX:
-            await self._room.wait()
+        """Return when another message may be put; put it at once, before the next one that waited."""
+        await asyncio.sleep(0)  # Others have their turn.
+        async with self._asking:
+            while self._bytes > WAITING_BYTES_MAX:
+                await self._room.wait()
 
     def put(
         self, lane: Lane, content: bytes, *, behind: "asyncio.Future[None] | None" = None
