@@ -20,7 +20,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from broadsheet.errors import ConfigError, InvalidArgument, LocalProtocolError, NotFound
+from broadsheet.errors import (
+    ConfigError,
+    InvalidArgument,
+    LocalProtocolError,
+    NotFound,
+    Refused,
+    Unknown,
+)
 from broadsheet.journal.client import Journals
 from broadsheet.journal.client_requests import name_of
 from broadsheet.message.position import Position, positions_from_text, positions_to_text
@@ -131,8 +138,9 @@ class MessagePublisher:
     ) -> None:
         """Publish messages to one journal in their order, in few appends; otherwise as `publish`.
 
+        Messages of other calls that are under way may stand between them, and a later call before thousands.
         Each commits by itself: after an error the first ones of `messages` may be there, and none behind one
-        that is not.
+        that is not. Where some are, the error is `Unknown`, or `InvalidArgument` of a later one.
         """
         self._require_usable()
         lane = await self._lanes.lane(self._output(journal, key))
@@ -143,8 +151,11 @@ class MessagePublisher:
             wall = self._time.wall()
             stamped = [self._outside.committed(lane.framing, body, wall) for body in bodies]
             sent.append(self._lanes.put(lane, b"".join(stamped), behind=sent[-1] if sent else None))
-        for each in sent:
+        for number, each in enumerate(sent):
             await asyncio.wait((each,))  # It goes on if the caller is cancelled.
+            error = each.exception()
+            if number and isinstance(error, Refused):  # Not of all of them (C2).
+                raise Unknown(f"the first of {len(messages)} messages are in {lane.name}: {error}") from error
             each.result()
 
     def transaction(self) -> Transaction:
