@@ -16,13 +16,12 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from broadsheet.errors import Unreachable
 from broadsheet.journal.client import Journals
 from broadsheet.publish.publisher import PATIENCE_SECONDS, MessagePublisher
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.pool import Pool
+from broadsheet.wire.pool import Pool, client_closed
 from broadsheet.wire.routed import RetryPolicy, Routed
 
 if TYPE_CHECKING:
@@ -65,13 +64,14 @@ class Client:
             patience: seconds for which a message may be on its way while the node is away.
         """
         journals, scope, ports = self.journals, self._scope, self._ports
-        assert scope is not None, "a client that was entered has a scope"
-        assert ports is not None, "and ports"
+        if scope is None:
+            raise client_closed()
+        assert ports is not None, "a client that was entered has ports"
 
         def spawn(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
             if scope.is_closed:
                 work.close()
-                raise Unreachable("the client is closed: nothing was sent")
+                raise client_closed()
             return scope.spawn(work, name=name)
 
         return MessagePublisher(

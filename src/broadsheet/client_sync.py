@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, S
 
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
-from broadsheet.errors import DeadlineExceeded, InvalidArgument, Unknown, Unreachable
+from broadsheet.errors import DeadlineExceeded, InvalidArgument, Unknown
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.client_appends import AppendWriter
 from broadsheet.journal.client_requests import pieces_of
@@ -40,6 +40,7 @@ from broadsheet.message.position import Position
 from broadsheet.publish.publisher import PATIENCE_SECONDS, MessagePublisher
 from broadsheet.publish.transaction import Transaction
 from broadsheet.runtime.loop import loop_factory
+from broadsheet.wire.pool import client_closed
 
 if TYPE_CHECKING:
     from broadsheet.consume.message import Message
@@ -380,7 +381,7 @@ class SyncClient:
         with self._entering:
             if self._is_closed:
                 work.close()
-                raise Unreachable("the client is closed: the call was not sent")
+                raise client_closed()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         left = _give_up.get() - time.monotonic()
         try:

@@ -32,7 +32,7 @@ from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from tests.journal.node_process import NodeProcess
 from tests.message.histories import Drawn, committed, content_of, histories, rising
 
-NAME, REVISION = JournalName("read/messages"), Revision(7)
+NAME, REVISION, PATIENCE = JournalName("read/messages"), Revision(7), 9.5
 
 
 class NaiveJournals:
@@ -42,25 +42,28 @@ class NaiveJournals:
         self.framing, self.content, self.step, self.point = framing, content, step, point
         self.read_bytes = 0
 
-    async def get(self, _name: str) -> JournalInfo:
+    async def get(self, _name: str, *, timeout: float) -> JournalInfo:
+        assert timeout == PATIENCE
         spec = JournalSpec(name=NAME, labels={FRAMING_LABEL: self.framing.kind.value})
         return JournalInfo(spec, REVISION, REVISION)
 
     async def end(self, _name: str, *, timeout: float) -> int:
-        assert timeout > 0
+        assert timeout == PATIENCE
         return len(self.content)
 
-    async def status(self, _name: str) -> JournalStatus:
+    async def status(self, _name: str, *, timeout: float) -> JournalStatus:
+        assert timeout == PATIENCE
         return JournalStatus(name=NAME, state="open", create_revision=REVISION, begin=ByteOffset(0))
 
-    async def producer_index(self, _name: str, offset: int) -> EncodedIndex:
+    async def producer_index(self, _name: str, offset: int, *, patience: float) -> EncodedIndex:
+        assert patience == PATIENCE
         index = update(begun(self.framing), self.content[: min(self.point, offset)])
         return EncodedIndex(offset=index.offset, encoded=encode(index, previous=0)[0])
 
     async def read(
         self, _name: str, offset: int, *, end: int | None = None, **options: Any
     ) -> AsyncGenerator[Chunk]:
-        assert options["create_revision"] == REVISION
+        assert (options["create_revision"], options["patience"]) == (REVISION, PATIENCE)
         stop = len(self.content) if end is None else end
         for at in range(offset, stop, self.step):
             data = self.content[at : min(stop, at + self.step)]
@@ -69,7 +72,7 @@ class NaiveJournals:
 
 
 async def read(journals: NaiveJournals, start: Any = "earliest", **options: Any) -> list[Message]:
-    reader = MessageReader(journals, NAME, start, **options)  # type: ignore[arg-type]
+    reader = MessageReader(journals, NAME, start, patience=PATIENCE, **options)  # type: ignore[arg-type]
     return [each async for each in reader]
 
 
@@ -112,7 +115,7 @@ async def test_from_any_position_it_gives_what_the_naive_sequencer_commits(
 async def test_a_reader_that_stopped_goes_on_where_it_was() -> None:
     """A program catches an error of its own, and iterates again."""
     journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n + 1, 0) for n in range(10)]))
-    reader = MessageReader(journals, NAME)  # type: ignore[arg-type]
+    reader = MessageReader(journals, NAME, patience=PATIENCE)  # type: ignore[arg-type]
     found = []
     for _ in range(4):
         async for each in reader:
@@ -127,7 +130,7 @@ async def test_a_reader_that_stopped_goes_on_where_it_was() -> None:
 async def test_a_batch_that_nobody_took_is_given_again() -> None:
     """A blocking caller was interrupted, or its time was up, while the loop's thread made the batch."""
     journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n, 0) for n in range(1, 9)]))
-    reader = MessageReader(journals, NAME)  # type: ignore[arg-type]
+    reader = MessageReader(journals, NAME, patience=PATIENCE)  # type: ignore[arg-type]
     batches = reader.batches()
     lost = await anext(batches)
     await batches.aclose()
@@ -168,7 +171,7 @@ async def test_a_reader_that_was_given_up_reads_no_further(monkeypatch: pytest.M
 async def test_a_position_passes_what_gives_no_message() -> None:
     """A journal that only has pending messages for hours is not read from its begin after each restart."""
     journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n + 1, 1) for n in range(1000)]))
-    reader = MessageReader(journals, NAME)  # type: ignore[arg-type]
+    reader = MessageReader(journals, NAME, patience=PATIENCE)  # type: ignore[arg-type]
 
     assert [each async for each in reader] == []
     assert reader.position == Position(len(journals.content), REVISION)
@@ -245,7 +248,8 @@ async def test_what_a_node_has_dropped_is_dropped_by_its_followers(monkeypatch: 
         return index
 
     class Pruning(NaiveJournals):
-        async def producer_index(self, _name: str, offset: int) -> EncodedIndex:
+        async def producer_index(self, _name: str, offset: int, *, patience: float) -> EncodedIndex:
+            assert patience == PATIENCE
             cut = content.rfind(b"\n", 0, offset) + 1
             return EncodedIndex(offset=cut, encoded=encode(begun(JSON_LINES, ByteOffset(cut)), previous=0)[0])
 

@@ -13,7 +13,7 @@ import pytest
 
 import broadsheet
 from broadsheet.client_sync import SyncClient, SyncJournals, within
-from broadsheet.errors import InvalidArgument, Unknown, Unreachable
+from broadsheet.errors import InvalidArgument, LocalProtocolError, Unknown
 from broadsheet.journal.client import INLINE_BYTES_MAX, Journals
 from broadsheet.journal.messages import Chunk
 from tests.journal.node_process import NodeProcess
@@ -202,9 +202,9 @@ def test_a_call_of_a_closed_client_is_refused(tmp_path: Path) -> None:
             client.close()
             yield b"x" * INLINE_BYTES_MAX
 
-        with pytest.raises(Unreachable, match="the client is closed"):
+        with pytest.raises(LocalProtocolError, match="the client is closed"):
             client.journals.append("append/closed", pieces())
-        with pytest.raises(Unreachable, match="the client is closed"):
+        with pytest.raises(LocalProtocolError, match="the client is closed"):
             client.journals.get("append/closed")
         with broadsheet.connect_sync(node.address) as another:
             assert another.journals.end("append/closed") == 0

@@ -50,7 +50,7 @@ class Told(SyncJournals):
     def __init__(self, status: JournalStatus) -> None:
         self._status = status
 
-    def status(self, name: str) -> JournalStatus:
+    def status(self, name: str, *, timeout: float | None = None) -> JournalStatus:
         assert name == self._status.name
         return self._status
 

@@ -17,14 +17,17 @@ from broadsheet.base.types import ByteOffset, Revision
 from broadsheet.client import Client
 from broadsheet.errors import (
     DeadlineExceeded,
+    LocalProtocolError,
     NotFound,
     OffsetNotYetAvailable,
     RemoteProtocolError,
     StoreUnhealthy,
     Unknown,
 )
+from broadsheet.journal.client import Journals
 from broadsheet.journal.client_reads import Reader
-from broadsheet.journal.messages import Chunk, ReadMessage
+from broadsheet.journal.messages import Chunk, FragmentsReply, IndexPointsReply, ListReply, ReadMessage
+from broadsheet.runtime.entropy import Entropy
 from broadsheet.wire.client import Caller
 from broadsheet.wire.method import Message
 from tests.journal.node_process import CONFIG, NodeProcess
@@ -205,6 +208,26 @@ async def test_a_message_in_other_words_is_an_error_of_the_protocol(body: bytes)
         await anext(reader.chunks())
 
 
+async def test_pages_that_come_no_further_end_a_listing() -> None:
+    """A node that gave the same page for ever held its client's loop, and filled its memory."""
+    pages: list[msgspec.Struct] = [
+        ListReply([], has_more=True, after="a"),
+        FragmentsReply([], has_more=True),
+        IndexPointsReply([ByteOffset(7)], has_more=True),
+    ]
+
+    class Rogue:
+        async def call(
+            self, *_: object, reply: type, **_options: object
+        ) -> tuple[msgspec.Struct, memoryview]:
+            return next(page for page in pages if type(page) is reply), memoryview(b"")
+
+    journals = Journals(cast("Caller", Rogue()), random=Entropy()("test"))
+    for asked in (journals.list(), journals.fragments(NAME), journals.index_points(NAME)):
+        with pytest.raises(RemoteProtocolError, match="a page that ends at"):
+            await asked
+
+
 async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> None:
     """It told 0: whoever planned up to there, or began at the end, lost the journal's messages."""
     async with started(tmp_path) as (moving, client):
@@ -228,6 +251,50 @@ async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> No
         spools.unlink()
         spools.with_name("away").rename(spools)
         assert await client.journals.end(NAME) == len(b"content")
+
+
+async def test_each_look_up_gives_up_when_its_time_is_over(tmp_path: Path) -> None:
+    """Of a node that is there and says nothing. All took 30 s, whatever their caller had."""
+    async with started(tmp_path) as (moving, client):
+        os.kill(moving.node.process.pid, signal.SIGSTOP)
+        journals, began = client.journals, time.monotonic()
+        found = await asyncio.gather(
+            journals.get(NAME, timeout=1),
+            journals.status(NAME, timeout=1),
+            journals.registers(NAME, timeout=1),
+            journals.end(NAME, timeout=1),
+            journals.producer_index(NAME, 0, patience=1),
+            return_exceptions=True,
+        )
+        took = time.monotonic() - began
+        os.kill(moving.node.process.pid, signal.SIGCONT)
+
+        assert [type(each) for each in found] == [DeadlineExceeded] * 5
+        assert took < 15
+
+
+async def test_a_closed_client_refuses_each_call_at_once(tmp_path: Path) -> None:
+    """A look-up of a producer index, a read and an append that may be tried again took 30 s."""
+    async with started(tmp_path) as (moving, _):
+        async with broadsheet.connect(moving.address) as client:
+            await client.journals.append(NAME, b"x")
+        journals = client.journals
+        calls = [
+            journals.get(NAME),
+            journals.end(NAME),
+            journals.producer_index(NAME, 0),
+            anext(journals.read(NAME)),
+            journals.append(NAME, b"y"),
+            journals.append(NAME, b"y", offset=1),
+            journals.append(NAME, [b"y"] * 2),
+            journals.append_many(NAME, [b"y"] * 2),
+        ]
+        async with asyncio.timeout(10):
+            for call in calls:
+                with pytest.raises(LocalProtocolError, match="the client is closed"):
+                    await call
+        with pytest.raises(LocalProtocolError, match="the client is closed"):
+            client.publisher()
 
 
 async def test_a_node_that_stops_does_not_wait_for_a_reader_at_the_end(tmp_path: Path) -> None:

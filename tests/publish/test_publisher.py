@@ -4,8 +4,11 @@ Source: pipelines.18.
 """
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +22,7 @@ from broadsheet.client import Client
 from broadsheet.errors import (
     BroadsheetError,
     ConfigError,
+    DeadlineExceeded,
     Fenced,
     InvalidArgument,
     LocalProtocolError,
@@ -722,6 +726,24 @@ async def test_a_client_that_closes_ends_what_is_on_its_way(tmp_path: Path) -> N
                 await asyncio.wait_for(each, 5)
 
 
+async def test_look_ups_give_up_with_the_patience_whoever_waits_for_them(tmp_path: Path) -> None:
+    """They took 30 s, whatever it was, and those of several callers one after the other."""
+    async with served(tmp_path) as (node, client), client.publisher(patience=1) as publisher:
+        os.kill(node.process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        found = await asyncio.gather(
+            *(publisher.publish(f"out/{number}", {"n": 1}) for number in range(20)),
+            client.publisher(COMMITS, patience=1).__aenter__(),
+            anext(aiter(client.messages(LINES, patience=1))),
+            return_exceptions=True,
+        )
+        took = time.monotonic() - began
+        os.kill(node.process.pid, signal.SIGCONT)
+
+        assert {type(each) for each in found} <= {DeadlineExceeded, Unreachable}
+        assert took < 10
+
+
 async def test_a_client_that_closes_before_a_message_could_leave_says_so(tmp_path: Path) -> None:
     """Its task never took a step. Later messages are refused, and what is open is rolled back."""
     async with served(tmp_path) as (node, _):
@@ -734,10 +756,10 @@ async def test_a_client_that_closes_before_a_message_could_leave_says_so(tmp_pat
         await client.__aexit__(None, None, None)
         with pytest.raises(ShuttingDown, match="closed"):
             await asyncio.wait_for(transaction.commit(), 5)
-        with pytest.raises(Unreachable, match="the client is closed: nothing was sent"):
+        with pytest.raises(LocalProtocolError, match="the client is closed"):
             await asyncio.wait_for(publisher.publish(LINES, {"n": 2}), 5)
         assert publisher._lanes._bytes == 0
         open_one = publisher.transaction()
-        with pytest.raises(Unreachable, match="the client is closed: nothing was sent"):
+        with pytest.raises(LocalProtocolError, match="the client is closed"):
             await open_one.publish(LINES, {"n": 3})
         publisher.close()

@@ -11,13 +11,16 @@ import pytest
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import (
     InvalidArgument,
+    LocalProtocolError,
     NotFound,
     NotLeader,
     Refused,
+    Status,
     Throttled,
     Unknown,
     Unreachable,
 )
+from broadsheet.wire import frame as f
 from broadsheet.wire.method import Call, Reply, RunOpened
 from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed, _Attempts
@@ -114,6 +117,19 @@ async def test_a_hint_that_comes_when_the_time_is_up_leaves_an_unknown_attempt_u
             await attempt.after(NotLeader("b leads", hint=w.address))
 
 
+async def test_a_client_that_closes_leaves_an_unknown_attempt_unknown() -> None:
+    """C2: the closed client sent nothing, for sure; its attempt before may have been executed."""
+    async with world() as w, routed(w) as r:
+        attempt = _Attempts(r, Duration(SECOND), is_idempotent=True)
+        await attempt.after(Unknown("the first was lost"))
+        await r.pool.close()
+
+        with pytest.raises(Unknown, match="an earlier attempt may have been executed"):
+            await attempt.connection()
+        with pytest.raises(LocalProtocolError, match="the client is closed"):
+            await r.call("test.echo", Echo(), reply=Echo)
+
+
 async def test_a_node_that_is_down_is_passed_over() -> None:
     """Nothing listens at the first address: the next one is asked."""
     async with world() as a, routed(a, addresses=("127.0.0.1:1", a.address)) as r:
@@ -169,6 +185,46 @@ async def test_whoever_waits_for_a_dial_hears_that_the_client_was_closed(turns: 
 
         with pytest.raises(Unreachable, match="the client was closed while it dialled"):
             await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_pool_that_closes_ends_requests_on_connections_that_their_node_leaves() -> None:
+    """They were forgotten with the next dial: whoever waited for an answer there waited on."""
+    async with world() as w, routed(w) as r:
+        stream = await r.open("test.chat", Echo())
+        await stream.send(None, (b"hi",))
+        await stream.receive()
+        waiting, old = asyncio.ensure_future(stream.receive()), await r.pool.connection(w.address)
+        next(iter(w.server.connections.values())).leave()
+        await until(lambda: not old.is_usable)
+        await r.call("test.echo", Echo(), reply=Echo)
+        await r.pool.close()
+
+        with pytest.raises(Unknown, match="was lost before it answered"):
+            await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_connection_that_its_node_leaves_is_closed_also_if_the_node_does_not() -> None:
+    """A node that says so again and again, and closes nothing, took all descriptors of its client."""
+    closed = 0
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal closed
+        await reader.readexactly(f.HEADER_BYTES)
+        welcome = f.Welcome(f.VERSION, 1 << 20, 1 << 20, 8, 8, {})
+        away = f.GoAway(int(Status.SHUTTING_DOWN), "leaving", 0)
+        writer.write(f.frame(f.HELLO, 0, f.encode(welcome)) + f.frame(f.GOAWAY, 0, f.encode(away)))
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+        closed += 1
+
+    server = await asyncio.start_server(leave, "127.0.0.1", 0)
+    address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+    async with server, world() as w, routed(w, addresses=(address,)) as r:
+        for _ in range(3):
+            made = await r.pool.connection(address)
+            await until(lambda made=made: not made.is_usable)  # type: ignore[misc]
+        await until(lambda: closed == 3)
 
 
 async def test_runs_and_streams_are_routed_too() -> None:

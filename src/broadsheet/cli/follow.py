@@ -45,7 +45,8 @@ async def follow(client: Client, name: str, start: str | int, *, by_line: bool, 
         DeadlineExceeded: the node was away for longer than `patience`; the text has the offset to go on from.
     """
     rest = bytearray()
-    reading = client.journals.read(name, await _offset(client, name, start), block=True, patience=patience)
+    begin = await _offset(client, name, start, patience)
+    reading = client.journals.read(name, begin, block=True, patience=patience)
     async with aclosing(reading) as chunks:
         async for chunk in chunks:
             rest += chunk.data
@@ -57,11 +58,12 @@ async def follow(client: Client, name: str, start: str | int, *, by_line: bool, 
                 del rest[:whole]
 
 
-async def _offset(client: Client, name: str, start: str | int) -> int | None:
+async def _offset(client: Client, name: str, start: str | int, patience: float) -> int | None:
     """The offset to read from; None for the end as the node knows it when the read begins."""
     if start == LATEST:
         return None
     if start != EARLIEST:
         return int(start)
-    await client.journals.end(name)  # Wait until the journal is open: before, its begin is not known.
-    return (await client.journals.status(name)).begin or 0
+    journals = client.journals
+    await journals.end(name, timeout=patience)  # Wait until the journal is open: before, it has no begin.
+    return (await journals.status(name, timeout=patience)).begin or 0

@@ -172,7 +172,7 @@ async def publish_lines(
     Raises:
         BadParameter, BroadsheetError: as `LinePublisher.publish`.
     """
-    infos = [await client.journals.get(name) for name in names]
+    infos = [await client.journals.get(name, timeout=patience) for name in names]
     framings: dict[str, Framing] = {info.name: framing_of(info.spec) or JSON_LINES for info in infos}
     skip, rest, is_end = done.count, bytearray(), False
     async with client.publisher(patience=patience) as publisher:

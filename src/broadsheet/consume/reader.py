@@ -88,7 +88,7 @@ class MessageReader:
                 came for messages that had been given up.
             DeadlineExceeded: the node was away for longer than the patience.
         """
-        info = await self._journals.get(self.journal)
+        info = await self._journals.get(self.journal, timeout=self._patience)
         head = await self._journals.end(self.journal, timeout=self._patience)  # It is open from here on.
         here = self.position = await self._begin(info.create_revision)
         span = _Span(here)
@@ -144,11 +144,12 @@ class MessageReader:
             return Position(await self._journals.end(self.journal, timeout=self._patience), create_revision)
         if isinstance(start, int):
             return Position(start, create_revision)
-        return Position((await self._journals.status(self.journal)).begin or 0, create_revision)
+        found = await self._journals.status(self.journal, timeout=self._patience)
+        return Position(found.begin or 0, create_revision)
 
     async def _index_at(self, framing: Framing, offset: int) -> ProducerIndex:
         """The newest producer index at or below `offset`."""
-        found = await self._journals.producer_index(self.journal, offset)
+        found = await self._journals.producer_index(self.journal, offset, patience=self._patience)
         return index_from(found.encoded, found.offset, framing=framing, journal=self.journal, asked=offset)
 
     async def _rows(

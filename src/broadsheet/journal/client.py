@@ -12,11 +12,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from broadsheet.base.backoff import Backoff
-from broadsheet.base.time import in_seconds
+from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import (
-    AlreadyExists,
-)
+from broadsheet.errors import AlreadyExists, RemoteProtocolError
 from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
 from broadsheet.journal.client_reads import Reader, read_index
@@ -65,8 +63,21 @@ Content = Buffer | Iterable[Buffer] | AsyncIterable[Buffer]
 INLINE_BYTES_MAX: Final = 64 << 10
 """Content up to this length goes in one request. A node may accept more, never less."""
 TIMEOUT_SECONDS: Final = 30.0
+STATUS_SECONDS: Final = 5.0
+"""How long `end` waits for a status at least: if the journal is being opened, a node tells why after half a
+second."""
 
 S = TypeVar("S", bound=msgspec.Struct)
+P = TypeVar("P", str, int)
+"""Where a page of a listing ends: a name or an offset."""
+
+
+def _require_progress(what: str, before: P, reached: P) -> None:
+    """Refuse a page of a node's answer that is not above the page before it: there would be no last one."""
+    if reached <= before:
+        raise RemoteProtocolError(
+            f"{what}: a page that ends at {reached!r} follows one that ends at {before!r}"
+        )
 
 
 def _offset(offset: int | None) -> ByteOffset | None:
@@ -171,15 +182,19 @@ class Journals:
             found += page.journals
             if not page.has_more:
                 return found
+            _require_progress("journal.list", after, page.after)
             after = page.after
 
-    async def get(self, name: str) -> JournalInfo:
+    async def get(self, name: str, *, timeout: float | None = None) -> JournalInfo:
         """The spec of a journal, with its revisions.
+
+        Args:
+            timeout: seconds for which the node may be away or owe an answer; by default 30.
 
         Raises:
             NotFound: there is no such journal.
         """
-        return await self._ask("journal.get", NameRequest(JournalName(name)), JournalInfo)
+        return await self._ask("journal.get", NameRequest(JournalName(name)), JournalInfo, timeout)
 
     async def reset_head(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
         """Report what is lost below the known head, or (`may_act`) let appends go on above it.
@@ -199,9 +214,13 @@ class Journals:
         request = LossRequest(JournalName(name), may_act=may_act, head=_offset(head))
         return await self._call("journal.accept_loss", request, LossReply)
 
-    async def status(self, name: str) -> JournalStatus:
-        """The state of a journal: its begin, its committed end, its fragments, and any trouble."""
-        return await self._ask("journal.status", NameRequest(JournalName(name)), JournalStatus)
+    async def status(self, name: str, *, timeout: float | None = None) -> JournalStatus:
+        """The state of a journal: its begin, its committed end, its fragments, and any trouble.
+
+        Args:
+            timeout: as in `get`.
+        """
+        return await self._ask("journal.status", NameRequest(JournalName(name)), JournalStatus, timeout)
 
     async def append(
         self,
@@ -313,11 +332,11 @@ class Journals:
         """
         loop = asyncio.get_running_loop()
         give_up, backoff = loop.time() + timeout, Backoff(RETRY_MIN, RETRY_MAX)
-        while (found := await self.status(name)).end is None:
-            if loop.time() + in_seconds(backoff.pause) >= give_up:
-                break
+        while True:
+            found = await self.status(name, timeout=max(STATUS_SECONDS, give_up - loop.time()))
+            if found.end is not None or loop.time() + in_seconds(backoff.pause) >= give_up:
+                return found.require_end()
             await asyncio.sleep(in_seconds(backoff.next()))
-        return found.require_end()
 
     def read(
         self,
@@ -363,9 +382,13 @@ class Journals:
         )
         return reader.chunks()
 
-    async def registers(self, name: str) -> Registers:
-        """The registers after every append that was acknowledged before the call."""
-        return await self._ask("journal.registers", NameRequest(JournalName(name)), Registers)
+    async def registers(self, name: str, *, timeout: float | None = None) -> Registers:
+        """The registers after every append that was acknowledged before the call.
+
+        Args:
+            timeout: as in `get`.
+        """
+        return await self._ask("journal.registers", NameRequest(JournalName(name)), Registers, timeout)
 
     async def fragments(self, name: str) -> Sequence[FragmentInfo]:
         """The closed fragments of a journal, by offset."""
@@ -377,16 +400,22 @@ class Journals:
             found += page.fragments
             if not page.has_more:
                 return found
+            _require_progress(f"journal.fragments of {name}", beyond, found[-1].end if found else beyond)
 
-    async def producer_index(self, name: str, offset: int) -> EncodedIndex:
+    async def producer_index(
+        self, name: str, offset: int, *, patience: float = TIMEOUT_SECONDS
+    ) -> EncodedIndex:
         """The producer index at the last index point at or below `offset`, made anew if it is missing.
+
+        Args:
+            patience: seconds for which the node may be away or owe an answer.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
             Corrupt: the index is missing or damaged, and cannot be built again because the bytes are gone.
         """
         request = ProducerIndexRequest(journal=JournalName(name), offset=ByteOffset(offset))
-        found, encoded = await read_index(self._caller, request, patience=TIMEOUT_SECONDS)
+        found, encoded = await read_index(self._caller, request, patience=patience)
         return EncodedIndex(offset=found.offset, encoded=encoded)
 
     async def index_points(self, name: str) -> Sequence[int]:
@@ -399,13 +428,17 @@ class Journals:
             found += page.offsets
             if not page.has_more:
                 return found
+            _require_progress(f"journal.index_points of {name}", beyond, found[-1] if found else beyond)
 
     async def _call(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:
         """A call that must not be repeated after a lost answer."""
         body, _ = await self._caller.call(method, request, reply=reply)
         return body
 
-    async def _ask(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:
-        """A call that changes nothing, so that it may be repeated."""
-        body, _ = await self._caller.call(method, request, reply=reply, is_idempotent=True)
+    async def _ask(
+        self, method: str, request: msgspec.Struct, reply: type[S], timeout: float | None = None
+    ) -> S:
+        """A call that changes nothing, so that it may be repeated, for `timeout` seconds in all."""
+        within = Duration(round(seconds_of(timeout, TIMEOUT_SECONDS) * SECOND))
+        body, _ = await self._caller.call(method, request, reply=reply, timeout=within, is_idempotent=True)
         return body

@@ -15,7 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
-from broadsheet.errors import BroadsheetError, NotFound, ShuttingDown, Unknown, Unreachable, is_passing
+from broadsheet.errors import (
+    BroadsheetError,
+    LocalProtocolError,
+    NotFound,
+    ShuttingDown,
+    Unknown,
+    is_passing,
+)
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.messages import JournalInfo
@@ -35,7 +42,7 @@ LANES_MAX: Final = 10_000
 """Journals that are remembered; of the idle ones, those that were looked up first are looked up again."""
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
-"""Runs a task that ends with the client; once that is closed, raises `Unreachable`."""
+"""Runs a task that ends with the client; once that is closed, raises `LocalProtocolError`."""
 
 
 class Waiting(NamedTuple):
@@ -90,7 +97,7 @@ class Lane:
             if it is certainly not in the journal, `Unknown` if it may be.
 
         Raises:
-            Unreachable: the client is closed. Nothing changed.
+            LocalProtocolError: the client is closed. Nothing changed.
         """
         loop = asyncio.get_running_loop()
         if not self._is_sending:
@@ -201,10 +208,12 @@ class Lanes:
         Raises:
             NotFound: there is none of that name.
         """
-        async with self._finding:
+        give_up = asyncio.get_running_loop().time() + self._patience
+        async with self._finding:  # Whoever is before us gives up before us.
             lane = self._lanes.get(name)
             if lane is None or lane.is_gone:
-                info = await self._journals.get(name)
+                left = max(give_up - asyncio.get_running_loop().time(), in_seconds(PAUSE_MIN))
+                info = await self._journals.get(name, timeout=left)
                 lane = self._lanes[name] = Lane(
                     self._journals, info, patience=self._patience, spawn=self._spawn, freed=self._freed
                 )
@@ -233,7 +242,7 @@ class Lanes:
         """Append an acknowledgement where its messages went, if that journal is still there."""
         lane = self._lanes.get(intent.journal)
         if lane is not None and lane.revision == intent.create_revision and not lane.is_gone:
-            with suppress(Unreachable):  # The client is closed.
+            with suppress(LocalProtocolError):  # The client is closed.
                 self.put(lane, intent.content())
 
     def _thin(self, *, but: Lane) -> None:

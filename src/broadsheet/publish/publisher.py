@@ -195,7 +195,8 @@ class MessagePublisher:
 
     async def _begin(self) -> None:
         try:
-            owner = (await self._journals.registers(self.commit_journal)).values.get("query", "")
+            found = await self._journals.registers(self.commit_journal, timeout=self._patience)
+            owner = found.values.get("query", "")
         except NotFound:
             owner = ""
         if owner not in ("", OWNER):

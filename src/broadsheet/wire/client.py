@@ -570,6 +570,7 @@ class ClientConnection(ConnectionProtocol):
         self.machine.cancel(stream)
         self.mark_dirty()
         self._waiting.wake()
+        self.end_if_drained()
 
     def _late(self, stream: int, future: "asyncio.Future[Any]", timeout: Duration) -> None:
         """End a call whose time is up at our end, and cancel it at the node, which may have executed it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broadsheet.base.machine import Event
+from broadsheet.base.marks import hit
 from broadsheet.base.time import Duration, Instant, after
 from broadsheet.base.types import Buffer
 from broadsheet.ports import Network, Random, Time, Timer, Timers, Transport
@@ -150,6 +151,22 @@ class ConnectionProtocol:
             self._drained_at, self._drained_bytes = self.ports.time.now(), self.drained_bytes()
             self.arm(self._drained_at)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is open."""
+        return not self.machine.streams
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is closed or closing."""
+        return self.transport is None or self.transport.is_closing()
+
+    def end_if_drained(self) -> None:
+        """Close if one side leaves, and every request is answered. The other side may never do it."""
+        if self.machine.phase is Phase.LEAVING and self.is_idle and not self.is_closing:
+            hit("wire.drained")
+            self.end("drained")
+
     def abort(self, reason: str) -> None:
         """Close at once."""
         self.reason = self.reason or reason
@@ -212,7 +229,10 @@ class ConnectionProtocol:
         return machine.units
 
     def end_of_read(self) -> None:
-        """After frames were taken: have answers written, and set the timer if the peer has greeted."""
+        """After frames were taken: have answers written, and set the timer if the peer has greeted.
+
+        The last stream of a connection that takes no more of them may have ended.
+        """
         machine = self.machine
         if self._check is not None:
             self._checked(self._check)
@@ -221,6 +241,7 @@ class ConnectionProtocol:
         if self._is_greeting:
             self._is_greeting = machine.phase is Phase.GREETING
             self.arm(self.ports.time.now())  # Its deadline changed with its phase, or with the first byte.
+        self.end_if_drained()
 
     def take_events(self, now: Instant) -> None:
         """Pass the events so far to `on_events`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broadsheet.base.time import Duration, in_seconds
-from broadsheet.errors import BroadsheetError, Unreachable
+from broadsheet.errors import BroadsheetError, LocalProtocolError, Unreachable
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
@@ -18,6 +18,11 @@ from broadsheet.wire.slab import SlabPool
 
 ADDRESSES_MAX: Final = 4096
 """Connections that a pool keeps; above this, the least recently used one is closed."""
+
+
+def client_closed() -> LocalProtocolError:
+    """The error of a call of a closed client. It is no `Unreachable`, because no later try can succeed."""
+    return LocalProtocolError("the client is closed, and nothing was sent: make another one")
 
 
 class Pool:
@@ -44,6 +49,8 @@ class Pool:
         self._scope, self._token, self._node, self._cluster = scope, token, node, cluster
         self._slabs = SlabPool(large_slab_bytes(limits))
         self._connections: dict[str, ClientConnection] = {}
+        self._left: dict[ClientConnection, None] = {}
+        """Connections that take no more requests, and whose open ones may still be answered."""
         self._dials: dict[str, asyncio.Future[ClientConnection]] = {}
         self.is_closed = False
         """Whether nothing is dialled any more."""
@@ -58,6 +65,7 @@ class Pool:
         Raises:
             Unreachable: the connection cannot be made. Nothing was sent.
             Unauthenticated: the node refuses our token.
+            LocalProtocolError: the pool is closed. Nothing was sent.
         """
         known = self._connections.pop(address, None)
         if known is not None:
@@ -65,7 +73,7 @@ class Pool:
             if known.is_usable:
                 return known
         if self.is_closed:
-            raise Unreachable(f"the client is closed: {address} was not called")
+            raise client_closed()
         future = self._dials.get(address)
         if future is None:
             future = self._dials[address] = asyncio.get_running_loop().create_future()
@@ -82,8 +90,9 @@ class Pool:
     async def close(self) -> None:
         """Close every connection; requests that are not answered become `Unknown`. Idempotent."""
         self.is_closed = True
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
+        connections = [*self._connections.values(), *self._left]
+        self._connections, self._left = {}, {}
+        for connection in connections:
             await connection.close()
 
     def check(self) -> None:
@@ -123,6 +132,9 @@ class Pool:
             future.exception()  # Whoever asked may be gone.
 
     def _keep(self, address: str, made: ClientConnection) -> None:
+        before = self._connections.pop(address, None)
+        left = self._left if before is None else {**self._left, before: None}
+        self._left = {each: None for each in left if not each.is_lost}
         self._connections[address] = made
         while len(self._connections) > ADDRESSES_MAX:
             oldest = next(iter(self._connections))

@@ -7,14 +7,14 @@ no attempt can have been executed (C2). A node that failed is asked last. Source
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
-from broadsheet.errors import Refused, Retry, Unknown, Unreachable
+from broadsheet.errors import LocalProtocolError, Refused, Retry, Unknown, Unreachable
 from broadsheet.wire.client import ClientConnection, ClientRunStream, ClientStream
 from broadsheet.wire.pool import Pool
 
@@ -166,9 +166,16 @@ class _Attempts:
         return Duration(max(0, self._ends - self._routed.pool.ports.time.now()))
 
     async def connection(self) -> ClientConnection:
-        """A connection to the node of the next attempt."""
+        """A connection to the node of the next attempt.
+
+        Raises:
+            LocalProtocolError: the client is closed. Unknown: it is, and an earlier attempt is undecided.
+        """
         self._count += 1
-        return await self._routed.pool.connection(self._address, within=self.left())
+        try:
+            return await self._routed.pool.connection(self._address, within=self.left())
+        except LocalProtocolError as error:
+            self._give_up(error)
 
     def turn_away(self) -> None:
         """Ask another node next."""
@@ -201,9 +208,9 @@ class _Attempts:
             self._give_up(error)
         await asyncio.sleep(in_seconds(self._backoff.next()))
 
-    def _give_up(self, error: Refused | Unknown) -> None:
+    def _give_up(self, error: Refused | Unknown | LocalProtocolError) -> NoReturn:
         """Raise `error`; but `Unknown`, if an earlier attempt may have been executed (C2)."""
-        if self._undecided is not None and isinstance(error, Refused):
+        if self._undecided is not None and not isinstance(error, Unknown):
             raise Unknown(
                 f"an earlier attempt may have been executed; the last was refused: {error}"
             ) from self._undecided

@@ -868,11 +868,6 @@ class ServerConnection(ConnectionProtocol):
         """Bytes of messages that wait for handlers."""
         return sum([stream.queued_bytes for stream in self.streams.values()])
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether the connection is closed or closing."""
-        return self.transport is None or self.transport.is_closing()
-
     def dismiss(self, message: str) -> None:
         """Close the connection, because others need what it has; at once if its peer reads nothing.
 
@@ -922,9 +917,8 @@ class ServerConnection(ConnectionProtocol):
         )
 
     def end_of_read(self) -> None:
-        """After frames were taken: the last stream of a draining connection may have been cancelled."""
+        """After frames were taken."""
         super().end_of_read()
-        self._end_if_drained()
         if self.server.checked is not None:
             self._checked(self.server.checked)
 
@@ -1029,12 +1023,7 @@ class ServerConnection(ConnectionProtocol):
     def on_flushed(self) -> None:
         """Count unread answers; close a draining connection when its last stream is answered."""
         self.backpressure.count_unread()
-        self._end_if_drained()
-
-    def _end_if_drained(self) -> None:
-        if self.machine.phase is Phase.LEAVING and self.is_idle and not self.is_closing:
-            hit("wire.drained")
-            self.end("drained")
+        self.end_if_drained()
 
     def next_deadline(self) -> Instant | None:
         """When the token of an open stream expires, or a wait for room becomes too long."""
@@ -1072,7 +1061,7 @@ class ServerConnection(ConnectionProtocol):
             return
         self.machine.leave(Status.SHUTTING_DOWN, "the node is shutting down")
         self.flush()
-        self._end_if_drained()
+        self.end_if_drained()
 
     # ------------------------------------------------------------------ events
 
