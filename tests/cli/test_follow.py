@@ -37,9 +37,9 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 
 @contextlib.contextmanager
-def following(address: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+def following(address: str, *arguments: str, command: str = "follow") -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen(
-        [*COMMAND, "journals", "follow", NAME, *arguments],
+        [*COMMAND, "journals", command, NAME, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -148,10 +148,11 @@ def test_a_follower_ends_in_silence_once_nobody_reads_it(node: NodeProcess) -> N
         assert process.stderr.read() == b""
 
 
-def test_a_follower_whose_output_nobody_takes_ends_at_ctrl_c(node: NodeProcess) -> None:
+@pytest.mark.parametrize("command", ["follow", "read"])
+def test_a_reader_whose_output_nobody_takes_ends_at_ctrl_c(node: NodeProcess, command: str) -> None:
     """A pipe that is full, as that of a pager, held the command until a second Ctrl-C."""
     append(node.address, b"x" * (1 << 20))
-    with following(node.address) as process:
+    with following(node.address, command=command) as process:
         assert printed(process, 1) == b"x"
         process.send_signal(signal.SIGINT)
 

@@ -21,7 +21,7 @@ from broadsheet.cli.append import Appended, append_lines, append_pieces, append_
 from broadsheet.cli.calling import ADDRESS_VARIABLE, call_node
 from broadsheet.cli.follow import EARLIEST, start_of
 from broadsheet.cli.follow import follow as follow_journal
-from broadsheet.cli.streams import STANDARD_INPUT_DESCRIPTOR, Input
+from broadsheet.cli.streams import STANDARD_INPUT_DESCRIPTOR, STANDARD_OUTPUT_DESCRIPTOR, Input, write
 from broadsheet.cli.tables import place_of, size_of
 from broadsheet.client import Client
 from broadsheet.config import duration_of
@@ -250,20 +250,21 @@ def read(
         total = None
         if output is not None and not block:
             total = (end if end is not None else await client.journals.end(name)) - first
-        sink = None if output is not None else sys.stdout.buffer
+        sink = None
         with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
             async for chunk in client.journals.read(name, first, end=end, block=block):
+                at = chunk.end
+                if output is None:
+                    await write(STANDARD_OUTPUT_DESCRIPTOR, chunk.data)
+                    continue
                 # The file is opened only now, so that a refused read leaves an existing file as it is.
-                sink = sink or _opened(cast(Path, output), "wb")
+                sink = sink or _opened(output, "wb")
                 sink.write(chunk.data)
                 if block:
                     sink.flush()
                 progress.advance(len(chunk.data))
-                at = chunk.end
-        sink = sink or _opened(cast(Path, output), "wb")
-        sink.flush()
         if output is not None:
-            sink.close()
+            (sink or _opened(output, "wb")).close()
             told = {"journal": name, "begin": first, "end": at}
             _print(told, json, f"{name}: [{first}, {at}) to {output}")
 
