@@ -4,12 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trove_classifiers
+from markdown_it import MarkdownIt
+from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
 
+import broadsheet
 from tests.project.rules import ROOT, tracked
 from tests.project.wheelhouse import WHEELHOUSE, needed
 
@@ -17,6 +23,7 @@ IMPORT_SECONDS_MAX = 0.1
 ATTEMPTS = 7
 HEAVY = ("grpc", "pyarrow", "pyspark", "rocksdict", "starlette", "numpy", "pandas")
 QUICK_START_SECONDS_MAX = 120
+LINKS = ("link_open", "image")
 DEFAULT_ADDRESS = "127.0.0.1:6640"
 
 
@@ -48,11 +55,16 @@ def test_what_users_import_is_what_the_package_offers() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make dist` builds, built elsewhere."""
     directory = tmp_path_factory.mktemp("dist")
-    _python("-m", "build", "--no-isolation", "--wheel", "--outdir", str(directory), str(ROOT))
-    (built,) = directory.glob("*.whl")
+    _python("-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", str(directory), str(ROOT))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (built,) = dist.glob("*.whl")
     return built
 
 
@@ -79,6 +91,49 @@ def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel: Path) -> No
     assert "pyspark_broadsheet/__init__.py" in names
 
 
+def test_what_is_published_says_what_it_is(dist: Path, wheel: Path) -> None:
+    """What an index refuses, or shows as an empty page, is found before somebody uploads it.
+
+    These are the checks of `twine check --strict` and of the index: valid fields, known classifiers, and a
+    description whose type is told and which is not empty.
+    """
+    (archive,) = dist.glob("*.tar.gz")
+    told = {path.name: Metadata.from_email(text, validate=True) for path, text in _told(wheel, archive)}
+
+    assert wheel.name == f"broadsheet-{broadsheet.__version__}-py3-none-any.whl"
+    assert archive.name == f"broadsheet-{broadsheet.__version__}.tar.gz"
+    for found in told.values():
+        assert (found.name, str(found.version)) == ("broadsheet", broadsheet.__version__)
+        assert 20 <= len(found.summary or "") <= 512
+        assert found.classifiers
+        assert [each for each in found.classifiers if each not in trove_classifiers.classifiers] == []
+        assert found.license_expression == "Apache-2.0"
+        assert found.license_files == ["LICENSE"]
+        assert found.description_content_type == "text/markdown"
+        assert (found.description or "").strip() == (ROOT / "README.md").read_text().strip()
+    assert len(told) == 2
+
+
+def test_the_readme_leads_nowhere_that_only_a_checkout_has() -> None:
+    """Where a package is shown there are no other files: a link to one of them is dead."""
+    tokens = MarkdownIt().parse((ROOT / "README.md").read_text())
+    inline = [each for token in tokens for each in token.children or ()]
+    links = [str(each.attrGet("href") or each.attrGet("src")) for each in inline if each.type in LINKS]
+
+    assert [each for each in links if not each.startswith("https://")] == []
+
+
+def _told(wheel: Path, archive: Path) -> Iterator[tuple[Path, bytes]]:
+    """The metadata of both, as an index reads them."""
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = [each for each in files.namelist() if each.endswith(".dist-info/METADATA")]
+        yield wheel, files.read(name)
+    with tarfile.open(archive) as packed:
+        member = packed.extractfile(f"{archive.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert member is not None
+        yield archive, member.read()
+
+
 def test_the_wheel_brings_what_it_needs_and_nothing_of_the_checkout(
     bin_directory: Path, tmp_path: Path
 ) -> None:
@@ -98,7 +153,7 @@ def test_the_wheel_runs_the_quick_start_outside_of_the_checkout(bin_directory: P
     commands, code = quick_start()
     assert [command.split()[0] for command in commands][:2] == ["pip", "broadsheet"]
     installed, up, *others, down = commands
-    assert installed == "pip install broadsheet"
+    assert installed == "pip install ."
     told: dict[str, str] = {}
     try:
         # Tests run beside each other: the node takes the ports that are free.
