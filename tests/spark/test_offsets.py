@@ -21,7 +21,9 @@ from broadsheet.spark.offsets import (
 journals = st.dictionaries(st.sampled_from(["a/1", "a/2", "b/1"]), st.integers(0, 1000), min_size=1)
 
 
-@given(journals, st.lists(st.integers(1, 1000)).map(sorted), st.integers(1, 400), st.integers(1, 5))
+@given(
+    journals, st.lists(st.integers(1, 1000), unique=True).map(sorted), st.integers(1, 400), st.integers(1, 5)
+)
 def test_batches_and_their_tasks_tile_every_journal(
     heads: dict[str, int], points: list[int], bytes_max: int, task_count: int
 ) -> None:

@@ -71,8 +71,19 @@ def reader(content: bytes, step: int = 1000) -> Read:
     return read
 
 
-def rows(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> list[dict[str, object]]:
-    return [row for batch in rows_of(index, read, span, shape) for row in batch.to_pylist()]
+def rows(
+    index: ProducerIndex, read: Read, span: Span, shape: Shape, after: list[ProducerIndex] | None = None
+) -> list[dict[str, object]]:
+    """The rows of a span; the index at its end is added to `after`."""
+    found: list[dict[str, object]] = []
+    reading = rows_of(index, read, span, shape)
+    while True:
+        try:
+            found += next(reading).to_pylist()
+        except StopIteration as ended:
+            if after is not None:
+                after.append(ended.value)
+            return found
 
 
 @settings(max_examples=200, deadline=None)
@@ -80,7 +91,10 @@ def rows(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> list[dic
 def test_batches_together_give_what_one_reader_sees(
     framing: Framing, messages: list[Drawn], is_rising: bool, data: st.DataObject
 ) -> None:
-    """Any cut, any index point, any block, any read size and any memory give each row once."""
+    """Any cut, any index point, any block, any read size and any memory give each row once.
+
+    So does a read that goes on from what an earlier one kept.
+    """
     if is_rising:
         messages = rising(messages)
     content = content_of(framing, messages, partial(body_of, framing))
@@ -88,11 +102,14 @@ def test_batches_together_give_what_one_reader_sees(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
     module.BLOCK_BYTES = data.draw(st.sampled_from([1, 200, 600, 1 << 20]))
     got: list[object] = []
+    after: list[ProducerIndex] = []
     for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
-        index = update(begun(framing), content[: data.draw(st.integers(0, begin))])
+        stored = update(begun(framing), content[: data.draw(st.integers(0, begin))])
+        index = data.draw(st.sampled_from([stored, *after]))  # Or what an earlier read kept.
         read = reader(content, data.draw(st.sampled_from([1, 37, 5000])))
         bytes_max = data.draw(st.sampled_from([0, 150, 500, 1 << 30]))
-        found = rows(index, read, Span("t/j", begin, end), Shape(ALL, replay_bytes_max=bytes_max))
+        span = Span("t/j", begin, end)
+        found = rows(index, read, span, Shape(ALL, replay_bytes_max=bytes_max), after)
         got += [row["offset"] for row in found]
         for row in found:
             producer, clock, flags = messages[int(str(row["n"]))]

@@ -213,6 +213,12 @@ def tasks(
     return groups
 
 
+def base_of(points: Sequence[int], begin: int) -> int:
+    """The newest of a journal's index points at or below `begin`; 0, its begin, if there is none."""
+    at = bisect_right(points, begin)
+    return points[at - 1] if at else 0
+
+
 def equal_tasks(
     start: Mapping[str, Position], end: Mapping[str, Position], task_count: int
 ) -> list[list[Span]]:

@@ -23,6 +23,7 @@ from broadsheet.message.replay import Read, Rows, committed
 from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
+from broadsheet.spark.kept import NO_BASE, Kept, Whose
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed, parser
 from broadsheet.spark.values import Values
@@ -135,7 +136,14 @@ def _fields(column: pa.Field) -> list[pa.Field]:
 
 
 def read_span(
-    target: Target, framing: Framing, span: Span, shape: Shape, *, create_revision: int
+    target: Target,
+    framing: Framing,
+    span: Span,
+    shape: Shape,
+    *,
+    create_revision: int,
+    base: int = NO_BASE,
+    kept: Kept | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a span in commit order.
 
@@ -144,6 +152,8 @@ def read_span(
 
     Args:
         create_revision: of the journal that was planned.
+        base: the newest index point at or below the span's begin.
+        kept: what this process keeps of its reads; this one begins there if it can, and is kept there.
 
     Raises:
         NotFound: the journal was deleted, or another one has its name.
@@ -155,8 +165,14 @@ def read_span(
     def read(begin: int, end: int) -> Iterator[bytes]:
         return chunks(target, span.journal, create_revision=create_revision, begin=begin, end=end)
 
-    index = index_at(target, framing, span.journal, span.begin)
-    yield from rows_of(index, read, span, shape)
+    whose = Whose(target.address, span.journal, create_revision, framing, shape.is_committed)
+    index = kept.at(whose, base=base, begin=span.begin) if kept is not None else None
+    if index is None:
+        index = index_at(target, framing, span.journal, span.begin)
+        base = int(index.offset)
+    after = yield from rows_of(index, read, span, shape)
+    if kept is not None:
+        kept.keep(whose, after, base=base)
 
 
 def index_at(target: Target, framing: Framing, journal: str, offset: int) -> ProducerIndex:
@@ -165,8 +181,13 @@ def index_at(target: Target, framing: Framing, journal: str, offset: int) -> Pro
     return index_from(bytes(found.encoded), found.offset, framing=framing, journal=journal, asked=offset)
 
 
-def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """The rows of a span, given a producer index at or below `span.begin`."""
+def rows_of(
+    index: ProducerIndex, read: Read, span: Span, shape: Shape
+) -> Generator[pa.RecordBatch, None, ProducerIndex]:
+    """Yield the rows of a span, given a producer index at or below `span.begin`; return the one at its end.
+
+    If the span ends inside a frame, that is the index at the frame's begin.
+    """
     rest = bytearray()
     for data in read(index.offset, span.end):
         rest += data
@@ -180,6 +201,7 @@ def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Itera
         base, after = index.offset, ByteOffset(int(frames.end[-1]))
         index = yield from _block(index, frames, content, read, span, shape)
         rest += content[after - base :]
+    return index
 
 
 def _block(  # noqa: PLR0917 - what one block is made of.

@@ -39,11 +39,13 @@ from broadsheet.message.position import Position
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY
 from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head
+from broadsheet.spark.kept import Kept
 from broadsheet.spark.losses import Losses
 from broadsheet.spark.offsets import (
     Positions,
     Span,
     alive,
+    base_of,
     decoded,
     encoded,
     ending,
@@ -116,12 +118,19 @@ UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
 """So many bytes behind the last index point of a journal an operator is told."""
 
 
+_kept = Kept()
+"""What this process keeps of its reads."""
+
+
 class SpanPartition(InputPartition):
     """The spans that one task reads, with what the task must know of their journals."""
 
-    def __init__(self, spans: list[Span], framings: dict[str, Framing], ends: Positions) -> None:
+    def __init__(
+        self, spans: list[Span], bases: list[int], framings: dict[str, Framing], ends: Positions
+    ) -> None:
         super().__init__(None)
-        self.spans, self.framings, self.ends = spans, framings, ends
+        self.spans, self.bases, self.framings, self.ends = spans, bases, framings, ends
+        """Of each span, `bases` has the newest index point at or below its begin."""
 
 
 class Sources:
@@ -286,6 +295,7 @@ class Sources:
         return [
             SpanPartition(
                 spans,
+                [base_of(points.get(span.journal, ()), span.begin) for span in spans],
                 {span.journal: framings[span.journal] for span in spans},
                 {span.journal: moved[span.journal] for span in spans},
             )
@@ -318,13 +328,18 @@ class Sources:
         """
         freeze_once()
         if isinstance(partition, SpanPartition):
-            for span in partition.spans:
-                yield from self._read_span(span, partition, shape)
+            for span, base in zip(partition.spans, partition.bases, strict=True):
+                yield from self._read_span(span, base, partition, shape)
 
-    def _read_span(self, span: Span, partition: SpanPartition, shape: Shape) -> Iterator[pa.RecordBatch]:
+    def _read_span(
+        self, span: Span, base: int, partition: SpanPartition, shape: Shape
+    ) -> Iterator[pa.RecordBatch]:
         end, framing = partition.ends[span.journal], partition.framings[span.journal]
         try:
-            yield from read_span(self.target, framing, span, shape, create_revision=end.create_revision)
+            revision = end.create_revision
+            yield from read_span(
+                self.target, framing, span, shape, create_revision=revision, base=base, kept=_kept
+            )
         except NotFound:
             found = of_each_that_exists(SyncJournals.get, self.target, [span.journal])
             now = found[span.journal].create_revision if found else None
