@@ -227,6 +227,21 @@ def test_a_line_whose_uuid_is_not_at_its_field_has_none(line: bytes) -> None:
     assert module.line_id(JSON_LINES, line) is NO_ID
 
 
+@pytest.mark.parametrize(("line", "share"), [(b"\n", 96), (b"{}\n", 32), (b"[" * 54 + b"\n", 16)])
+def test_lines_without_a_uuid_take_memory_for_their_columns_only(line: bytes, share: int) -> None:
+    """A MiB of line ends took 200 MiB and a quarter of a second of the node, for each of its threads."""
+    content = line * ((1 << 20) // len(line))
+    tracemalloc.start()
+    try:
+        found = frames_of(JSON_LINES, content, 0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert not found.clock.any()
+    assert peak < share << 20
+
+
 def test_lines_of_our_publishers_and_lines_too_short_for_a_uuid_are_not_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -128,23 +128,25 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     refuse_long(len(raw) - (int(ends[-1]) if len(ends) else 0), base + (int(ends[-1]) if len(ends) else 0))
     prefix = framing.prefix()
     head = len(prefix) + TEXT_BYTES + 1
-    texts = np.zeros((len(ends), head), np.uint8)
-    long_enough = np.flatnonzero(ends - begins > head)
-    if len(long_enough):
-        texts[long_enough] = np.lib.stride_tricks.sliding_window_view(raw, head)[begins[long_enough]]
-    text = texts[:, len(prefix) : -1]
-    nibbles = _DIGITS[text[:, _DIGIT_AT]]
-    producer, clock, flags = ids_of(
-        (nibbles[:, 0::2] << 4 | nibbles[:, 1::2] & 0xF).astype(np.uint8, copy=False)
-    )
-    by_place = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
-    by_place &= (texts[:, -1] == ord('"')) & (clock != 0)
-    by_place &= (text[:, _DASH_AT] == ord("-")).all(axis=1) & (nibbles != _NO_DIGIT).all(axis=1)
-    # A shorter line has no room for a UUID at its field: to parse each of a MiB of them would take seconds.
-    for at in long_enough[~by_place[long_enough]].tolist():
-        producer[at], clock[at], flags[at] = line_id(framing, raw[begins[at] : ends[at] - 1].tobytes())
+    producer, clock = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.uint64)
+    flags, is_ours = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.bool_)
+    # A shorter line has no room for a UUID at its field: a MiB of them would take 200 MiB here, and seconds
+    # to parse.
+    rows = np.flatnonzero(ends - begins > head)
+    if len(rows):
+        texts = np.lib.stride_tricks.sliding_window_view(raw, head)[begins[rows]]
+        text = texts[:, len(prefix) : -1]
+        nibbles = _DIGITS[text[:, _DIGIT_AT]]
+        uuids = (nibbles[:, 0::2] << 4 | nibbles[:, 1::2] & 0xF).astype(np.uint8, copy=False)
+        producer[rows], clock[rows], flags[rows] = ids_of(uuids)
+        by_place = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
+        by_place &= (texts[:, -1] == ord('"')) & (clock[rows] != 0)
+        by_place &= (text[:, _DASH_AT] == ord("-")).all(axis=1) & (nibbles != _NO_DIGIT).all(axis=1)
+        is_ours[rows] = by_place
+        for at in rows[~by_place].tolist():
+            producer[at], clock[at], flags[at] = line_id(framing, raw[begins[at] : ends[at] - 1].tobytes())
     has_data = np.ones(len(ends), np.bool_)
-    if not by_place.all():
+    if not is_ours.all():
         has_data = np.logical_or.reduceat(~_IS_BLANK[raw[: ends[-1]]], begins)
     return Frames(begins + base, ends + base, producer, clock, flags, has_data)
 
