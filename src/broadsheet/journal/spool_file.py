@@ -250,7 +250,7 @@ class SpoolFile:
         """The sums of its blocks, if it has more than one, and the file beside it lacks the sums of some."""
         if self.length <= BLOCK_BYTES or self.summed_end == self.end or self.damage:
             return None
-        crcs = tuple(map(self._crc, range(block_count(self.length))))
+        crcs = (*self._block_crcs, self._tail_crc)[: block_count(self.length)]
         return BlockSums(self.begin, self.end, self.digest(), crcs)
 
     def believe(self, crcs: Sequence[int], digest: bytes) -> bool:
