@@ -199,10 +199,9 @@ async def test_a_file_that_is_used_by_a_thread_does_not_rest() -> None:
     bench = Bench(open_max=1)
     handle = bench.make(1)
     await handle.flush()
-    file = handle.hold()
-    assert not handle.rest()
-    assert file.read_at(0, 4) == b"0001"
-    handle.let_go()
+    with handle as file:
+        assert not handle.rest()
+        assert file.read_at(0, 4) == b"0001"
     assert handle.rest()
 
 
@@ -210,13 +209,12 @@ async def test_a_file_that_is_closed_while_a_thread_uses_it_is_closed_afterwards
     """The number of its descriptor went to another file: the thread read, or synced, that one."""
     bench = Bench()
     handle = bench.make(7)
-    file = handle.hold()
-    handle.close()
-    assert bench.disk.open_count == 1
-    with pytest.raises(OSError, match="closed"):
-        handle.read_at(0, 4)
-    assert file.read_at(0, 4) == b"0007"
-    handle.let_go()
+    with handle as file:
+        handle.close()
+        assert bench.disk.open_count == 1
+        with pytest.raises(OSError, match="closed"):
+            handle.read_at(0, 4)
+        assert file.read_at(0, 4) == b"0007"
     assert bench.disk.open_count == bench.pool.open_count == 0
     handle.close()
     assert bench.disk.open_count == 0

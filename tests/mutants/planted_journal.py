@@ -79,7 +79,7 @@ def _takes_a_refusal_for_done(_refused: Handler) -> Any:
 
 def _forgets_conditions_of_streams(ended: Handler) -> Any:
     def hasty(self: Pipeline, event: Any, now: Instant, effects: list[Output]) -> None:
-        clock = self._staging._clocks.get(event.stream)
+        clock = self._staging.clocks.get(event.stream)
         if clock is not None:
             clock.entry.condition = None
         ended(self, event, now, effects)

@@ -14,7 +14,6 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Grant, Persist, Roll
-from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.ports import File, Timer
 
 Effect = Persist | Grant | Roll
@@ -48,12 +47,9 @@ class Awaiting:
             refuse: refuses an effect that waited too long, with the reason.
         """
         self._context, self._perform, self._refuse = context, perform, refuse
+        self._spools = context.spools
         self._waiting: deque[Effect] = deque()
         self._patience: Timer | None = None
-
-    @property
-    def _spools(self) -> SpoolDisk:
-        return self._context.spools
 
     def perform(self, effect: Effect, file: File) -> None:
         """Perform a replica's `effect` now, or when its turn for a descriptor comes.

@@ -151,6 +151,8 @@ class Replica:
             crash=context.crash_of_host,
             story=Story(f"journal {self.name}"),
         )
+        self.deliver = self.host.deliver
+        """Delivers an event to the pipeline."""
         context.troubles.judge(self)
 
     @property
@@ -239,10 +241,6 @@ class Replica:
                 f"journal {self.name}: its producer index names offset {offset}, but the head at the start"
                 f" was {self.opened_head}: put the newer data directory back, or {accept_loss(self.name)}"
             )
-
-    def deliver(self, event: Input) -> None:
-        """Deliver an event to the pipeline."""
-        self.host.deliver(event)
 
     async def wait_beyond(self, offset: ByteOffset) -> None:
         """Return once a byte at `offset` is committed, the replica is closed, or the node begins to close."""
@@ -416,7 +414,7 @@ class Replica:
 
     def _advance(self, _effect: Advance) -> None:
         passed("journal.append.before_advance")
-        self.wake()
+        self._readers.wake()
         self.on_advance()
 
     def wake(self) -> None:

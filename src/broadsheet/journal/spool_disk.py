@@ -246,17 +246,17 @@ class SpoolHandle:
 
     def size(self) -> int:
         """See `File.size`."""
-        with _Using(self) as file:
+        with self as file:
             return file.size()
 
     def read_at(self, at: int, length: int) -> bytes:
         """See `File.read_at`."""
-        with _Using(self) as file:
+        with self as file:
             return file.read_at(at, length)
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
         """See `File.write_at`."""
-        with _Using(self) as file:
+        with self as file:
             try:
                 file.write_at(at, parts)
             finally:
@@ -264,7 +264,7 @@ class SpoolHandle:
 
     def truncate(self, length: int) -> None:
         """See `File.truncate`."""
-        with _Using(self) as file:
+        with self as file:
             try:
                 file.truncate(length)
             finally:
@@ -272,7 +272,7 @@ class SpoolHandle:
 
     def allocate(self, length: int) -> None:
         """See `File.allocate`."""
-        with _Using(self) as file:
+        with self as file:
             try:
                 file.allocate(length)
             finally:
@@ -280,20 +280,20 @@ class SpoolHandle:
 
     def reserve(self, begin: int, end: int) -> bool:
         """See `File.reserve`. Nothing of it must be synced."""
-        with _Using(self) as file:
+        with self as file:
             return file.reserve(begin, end)
 
     def sync(self) -> None:
         """Like `File.sync`, but does nothing if everything is synced."""
         if self.is_unsynced:
-            with _Using(self) as file:
+            with self as file:
                 written = self._written
                 file.sync()
                 self._synced = max(self._synced, written)
 
     async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
         """See `File.persist`."""
-        with _Using(self) as file:
+        with self as file:
             self._written += 1
             written = self._written
             await file.persist(at, parts)
@@ -302,7 +302,7 @@ class SpoolHandle:
     async def flush(self) -> None:
         """Like `File.flush`, but does nothing if everything is synced."""
         if self.is_unsynced:
-            with _Using(self) as file:
+            with self as file:
                 written = self._written
                 await file.flush()
                 self._synced = max(self._synced, written)
@@ -345,8 +345,8 @@ class SpoolHandle:
         if file is not None:
             file.close()
 
-    def hold(self) -> File:
-        """The open spool file, which does not rest until `let_go`.
+    def __enter__(self) -> File:
+        """The open spool file, which does not rest until the block ends.
 
         Raises:
             OSError: EMFILE, ENFILE: the file rested, and cannot be opened now. Nothing changed.
@@ -359,11 +359,11 @@ class SpoolHandle:
         try:
             return self._awake()
         except BaseException:
-            self.let_go()
+            self.__exit__()
             raise
 
-    def let_go(self) -> None:
-        """End one `hold`."""
+    def __exit__(self, *_error: object) -> None:
+        """End a block that uses the file."""
         with self._pool.lock:
             self._use_count -= 1
             if self._file is not None:
@@ -388,18 +388,3 @@ class SpoolHandle:
             raise OSError(errno.EBADF, "the spool file was closed meanwhile", self._name)
         self._pool.make_room()
         return mine
-
-
-class _Using:
-    """A block that uses the open file of a spool's handle. A class: each append to a spool enters one."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: SpoolHandle) -> None:
-        self._handle = handle
-
-    def __enter__(self) -> File:
-        return self._handle.hold()
-
-    def __exit__(self, *_error: object) -> None:
-        self._handle.let_go()

@@ -154,17 +154,17 @@ class SpoolFile:
         """
         assert not self._named_sum, "the SHA-1 of damaged content cannot go on"
         at = self.end - self.begin
-        if at >= RESERVE_BYTES and self._may_reserve:
-            self._reserve(at, at + sum(map(len, parts)))
+        end = at + sum(map(len, parts))
+        if end > self._reserved and at >= RESERVE_BYTES and self._may_reserve:
+            self._reserve(at, end)
         self.file.write_at(at, parts)
         for content in parts:
             self.absorb(content, wall=wall)
 
     def _reserve(self, at: int, end: int) -> None:
         """Keep blocks reserved ahead of a write of [at, end), so that it need not ask for each of them."""
-        if end > self._reserved:
-            self._may_reserve = self.file.reserve(max(at, self._reserved), end + RESERVE_BYTES)
-            self._reserved = end + RESERVE_BYTES
+        self._may_reserve = self.file.reserve(max(at, self._reserved), end + RESERVE_BYTES)
+        self._reserved = end + RESERVE_BYTES
 
     def finish(self) -> None:
         """Give back what is reserved behind the spool's end: nothing more comes.

@@ -55,11 +55,14 @@ class Story:
 
     def tell(self, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
         """Record one step; if the ring is full, the oldest step is dropped."""
-        self._keep(at, event, effects, self._state() if self._state is not None else None)
+        step: tuple[object, Sequence[object]] = (event, effects)
+        if self._payload_bytes_max is not None:
+            step = _within(self._payload_bytes_max, event, effects)
+        self._steps.append((at, *step, self._state() if self._state is not None else None))
 
     def refuse(self, at: Instant, event: Event, error: Exception) -> None:
         """Record an illegal event, which changed nothing."""
-        self._keep(at, event, (), error)
+        self._steps.append((at, *_within(self._payload_bytes_max, event, ()), error))
 
     def lines(self) -> list[str]:
         """The machine's steps as text, oldest first: instant, event, states where known, effects."""
@@ -75,21 +78,21 @@ class Story:
             before = after
         return lines
 
-    def _keep(self, at: Instant, event: Event, effects: Sequence[Effect], after: object) -> None:
-        limit = self._payload_bytes_max
-        if limit is None or _payload_bytes((event, effects), limit) <= limit:
-            self._steps.append((at, event, effects, after))
-        else:
-            shown = [_Text(_shown(effect)) for effect in effects[:ITEMS_SHOWN_MAX]]
-            if len(effects) > len(shown):
-                shown.append(_Text(f"and {len(effects) - len(shown)} more"))
-            self._steps.append((at, _Text(_shown(event)), shown, after))
-
 
 class _Text(str):
     """The text of an event or effect whose object is not kept."""
 
     __slots__ = ()
+
+
+def _within(limit: int | None, event: Event, effects: Sequence[Effect]) -> tuple[object, Sequence[object]]:
+    """Event and effects, or their text where they hold more than `limit` bytes."""
+    if limit is None or _payload_bytes((event, effects), limit) <= limit:
+        return event, effects
+    shown = [_Text(_shown(effect)) for effect in effects[:ITEMS_SHOWN_MAX]]
+    if len(effects) > len(shown):
+        shown.append(_Text(f"and {len(effects) - len(shown)} more"))
+    return _Text(_shown(event)), shown
 
 
 def _payload_bytes(value: object, limit: int) -> int:

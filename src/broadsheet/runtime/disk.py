@@ -54,6 +54,7 @@ class LocalFile:
         """Take over the descriptor `fd`."""
         self._fd, self._name, self._inode, self._writer, self._pool = fd, name, inode, writer, pool
         self._disk = disk
+        self._writing = inode.failing(fd, name, NO_SPACE)
         self._on_way = 0
         self._is_closed = False
 
@@ -92,12 +93,12 @@ class LocalFile:
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
         """Write `parts` back to back from `at` on, all of them."""
-        with self._inode.failing(self._fd, self._name, NO_SPACE):
+        with self._writing:
             _write_all(self._fd, at, parts)
 
     def truncate(self, length: int) -> None:
         """Cut or extend with zeros to `length` bytes. Durable after the next sync."""
-        with self._inode.failing(self._fd, self._name, NO_SPACE):
+        with self._writing:
             os.ftruncate(self._fd, length)
 
     def allocate(self, length: int) -> None:

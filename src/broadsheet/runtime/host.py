@@ -12,6 +12,8 @@ An illegal event that our own effects caused is a bug of ours. So is any other e
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from broadsheet.base.machine import Effect, Event, Machine, Tick
@@ -66,7 +68,7 @@ class Host(Generic[E, F]):
         self._ticked_at: Instant | None = None
         self._ticks = 0
         if hasattr(machine, "state"):
-            story.watch(lambda: machine.state)
+            story.watch(partial(attrgetter("state"), machine))
 
     def deliver(self, event: E) -> None:
         """Step the machine with `event`, now or, from within a step, right after it.

@@ -28,7 +28,8 @@ class Inode:
     def __init__(self, syncs: "Syncs", key: Key) -> None:
         self._syncs, self._key = syncs, key
         self._turn = Lock()
-        self._failed_by: OSError | None = None
+        self.failed_by: OSError | None = None
+        """The write or sync that has failed."""
 
     def sync(self, fd: int, name: str, call: Callable[[int], None]) -> None:
         """Make all writes through any descriptor durable, by `call` (fsync or fdatasync) on `fd`.
@@ -43,20 +44,14 @@ class Inode:
         """Mark the inode as failed for good after any error of the block except the `harmless` ones."""
         return _Failing(self, fd, name, harmless)
 
-    def require_trusted(self, name: str) -> None:
-        """Raise EIO if a write or a sync has failed before."""
-        if self._failed_by is not None:
-            text = f"failed before ({self._failed_by}), and no later sync is trusted: restart this process"
-            raise OSError(errno.EIO, text, name)
-
     def fail(self, error: OSError, fd: int) -> None:
         """Trust no later sync: `error` is of a write or a sync."""
-        self._failed_by = error
+        self.failed_by = error
         self._syncs.keep(self, self._key, fd)
 
 
 class _Failing:
-    """A block that writes or syncs one inode. A class: each append to a spool enters one."""
+    """Blocks that write or sync one inode through one descriptor. It has no state, and is entered again."""
 
     __slots__ = ("_fd", "_harmless", "_inode", "_name")
 
@@ -64,7 +59,9 @@ class _Failing:
         self._inode, self._fd, self._name, self._harmless = inode, fd, name, harmless
 
     def __enter__(self) -> None:
-        self._inode.require_trusted(self._name)
+        if (error := self._inode.failed_by) is not None:
+            text = f"failed before ({error}), and no later sync is trusted: restart this process"
+            raise OSError(errno.EIO, text, self._name)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError) and error.errno not in self._harmless:

@@ -35,10 +35,8 @@ class SystemTime:
             raise ConfigError(f"no boot id at {BOOT_ID_PATH}: Broadsheet runs on Linux only") from error
         self.now = cast(Callable[[], Instant], partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME))
         """The monotonic clock, suspended time included. Bound: each delivery reads it."""
-
-    def wall(self) -> WallTime:
+        self.wall = cast(Callable[[], WallTime], time.time_ns)
         """The wall clock, which may jump either way."""
-        return WallTime(time.time_ns())
 
     def boot_id(self) -> str:
         """The kernel's id of this boot."""
@@ -74,10 +72,8 @@ class LoopTimers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the callbacks that are ready now have run."""
-        self._loop.call_soon(callback)
+        self.call_soon = cast(Callable[[Callable[[], None]], None], loop.call_soon)
+        """Call a callback once the callbacks that are ready now have run. Bound: each turn asks for some."""
 
     def call_after(self, delay: Duration, callback: Callable[[], None]) -> LoopTimer:
         """Call `callback` no earlier than `delay` from now."""

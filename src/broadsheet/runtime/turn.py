@@ -51,12 +51,11 @@ class Turn:
         try:
             self._flush()
         except Exception as error:
+            for dirty in self._dirty.values():
+                dirty.clear()
             if self._crash is None:
                 raise
             self._crash(error)
-        finally:
-            for dirty in self._dirty.values():
-                dirty.clear()
 
     def _end(self) -> None:
         self._armed = False  # First: otherwise one error would prevent the flushes of all later turns.
@@ -64,10 +63,12 @@ class Turn:
 
     def _flush(self) -> None:
         for _ in range(ROUNDS_MAX):
-            rank = next((rank for rank, dirty in self._dirty.items() if dirty), None)
-            if rank is None:
+            for rank, flushers in self._dirty.items():
+                if flushers:
+                    self._dirty[rank] = {}
+                    break
+            else:
                 return
-            flushers, self._dirty[rank] = self._dirty[rank], {}
             for flush in flushers:
                 flush()
         raise AssertionError("the flushers of a turn keep each other dirty")

@@ -179,7 +179,8 @@ class Log:
         self._pending_bytes = self._sync_ns = 0
         self.batch_count = self.record_count = self.synced_bytes = 0
         """What this process has made durable."""
-        self.step_times = {step: StepTimes() for step in Step}
+        self._queue_times, self._sync_times = StepTimes(), StepTimes()
+        self.step_times = {Step.QUEUE: self._queue_times, Step.SYNC: self._sync_times}
         self._is_asked = self.is_dead = self.is_closed = self._is_out_of_space = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -937,9 +938,9 @@ class Log:
         segment would be overwritten. A reset or drop hides the trim before it, and a torn write may lose it.
         """
         if not batch.is_sealed:
-            if not batch.hides_trims and all(stream in batch.named for stream in self._changed):
+            if not batch.hides_trims and all(map(batch.named.__contains__, self._changed)):
                 self._told = self._oldest
-            changed = [stream for stream in self._changed if stream in self.states]
+            changed = [*filter(self.states.__contains__, self._changed)]
             batch.seal(self.states, self._table, changed=changed, oldest=self._told)
             batch.use.streams.update(batch.touched)
             batch.use.end = batch.end
@@ -1145,8 +1146,8 @@ class Log:
             return False  # Another file failed meanwhile: the process ends, and acknowledges nothing more.
         self._is_out_of_space = False
         self._sync_ns = self._time.now() - begun
-        self.step_times[Step.QUEUE].seen(since(Instant(batch.opened_at), begun))
-        self.step_times[Step.SYNC].seen(Duration(self._sync_ns))
+        self._queue_times.seen(since(Instant(batch.opened_at), begun))
+        self._sync_times.seen(Duration(self._sync_ns))
         passed("wal.batch.durable")
         return True
 

@@ -143,14 +143,19 @@ class Accounts:
 
     def take(self, holding: Holding, size: int) -> bool:
         """Count `size` more bytes; False if more is held than the share now."""
-        self._count(holding, size)
+        self.used_bytes += size
+        holding.account.used_bytes += size
+        holding.used_bytes += size
         return self.has_room(holding)
 
     def give(self, holding: Holding, size: int) -> None:
         """Count `size` fewer bytes, and let waiting connections go on."""
-        self._count(holding, -size)
+        self.used_bytes -= size
+        holding.account.used_bytes -= size
+        holding.used_bytes -= size
         assert holding.used_bytes >= 0, "given back twice"
-        self._forget(holding)
+        if holding.has_left:
+            self._forget(holding)
         if self._waiting:
             self._turn.at_end(Rank.WIRE, self._wake)
 
@@ -345,11 +350,6 @@ class Accounts:
                 assert counted == owned, (
                     f"a connection of {account.name}{gone} owns {owned} {what}, and {counted} are counted"
                 )
-
-    def _count(self, holding: Holding, size: int) -> None:
-        self.used_bytes += size
-        holding.account.used_bytes += size
-        holding.used_bytes += size
 
     def _forget(self, holding: Holding) -> None:
         if not (holding.has_left and holding.is_empty):

@@ -80,6 +80,10 @@ class ConnectionProtocol:
         self.written_bytes = 0
         """Bytes passed to the transport since the connection began."""
         self._inbound = Inbound(pool)
+        self.keep: Callable[[memoryview], memoryview] = self._inbound.keep
+        """A view of received bytes, or a copy of it, for use after this read."""
+        self.release_buffer = self._inbound.release_buffer
+        """Gives the receive buffer back if it is empty. Not to be called within a read."""
         self._check = checker(machine.check)
         self._is_dirty = False
         self._queued_bytes = 0
@@ -130,17 +134,9 @@ class ConnectionProtocol:
         else:
             self.flush()
 
-    def keep(self, view: memoryview) -> memoryview:
-        """`view`, or a copy of it, for use after this read."""
-        return self._inbound.keep(view)
-
     def keep_small(self, view: memoryview) -> memoryview:
         """As `keep`, for the payload of a request that runs as a task."""
         return self._inbound.keep(view, copy_bytes_max=SMALL_BYTES - 1)
-
-    def release_buffer(self) -> None:
-        """Give the receive buffer back if it is empty. Not to be called within a read."""
-        self._inbound.release_buffer()
 
     def end(self, reason: str) -> None:
         """Close when everything queued is sent."""
@@ -184,7 +180,7 @@ class ConnectionProtocol:
         if transport is None or self.is_lost or transport.is_closing():
             return
         pieces, was_full = _joined(out), self.is_write_paused
-        self.written_bytes += sum([len(piece) for piece in pieces])
+        self.written_bytes += sum(map(len, pieces))
         if len(pieces) == 1:
             transport.write(pieces[0])
         else:

@@ -36,6 +36,8 @@ LOOK_UNITS: Final = 16
 LOOK_SHIFT: Final = 10
 SUMMED_SINGLY_MAX: Final = 64
 """Lengths of a run up to this many are summed one by one; an array costs more to make."""
+_RUN_BODIES: Final = tuple(struct.Struct(f"<Q{count}I") for count in range(SUMMED_SINGLY_MAX + 1))
+"""The bodies of RUN frames with so many records."""
 
 
 class ListenerConnection(WireConnection):
@@ -241,17 +243,18 @@ class ListenerConnection(WireConnection):
         state = self.known(stream)
         if state is None:
             return
-        at, count = _run_table(body, len(payload), self.limits.run_count_max)
+        size = len(payload)
+        at, count = _run_table(body, size, self.limits.run_count_max)
         if not state.is_accepted or state.has_peer_finished:
             raise RemoteProtocolError(f"stream {stream}: records before it was opened, or after its end")
-        if state.unanswered_bytes + len(payload) > self.limits.window_bytes:
+        if state.unanswered_bytes + size > self.limits.window_bytes:
             raise RemoteProtocolError(
                 f"stream {stream}: more than {self.limits.window_bytes} unanswered bytes"
             )
         sequence = state.received_count
         state.received_count += count
-        state.unanswered_bytes += len(payload)
-        self.events.append(RunReceived(stream=stream, sequence=sequence, count=count, at=at, content=payload))
+        state.unanswered_bytes += size
+        self.events.append(RunReceived(stream, sequence, count, at, payload))
 
 
 def _run_table(body: memoryview, payload_bytes: int, count_max: int) -> tuple[int | None, int]:
@@ -267,12 +270,13 @@ def _run_table(body: memoryview, payload_bytes: int, count_max: int) -> tuple[in
             f"of 1 to {count_max} records"
         )
     if count <= SUMMED_SINGLY_MAX:
-        size = sum(struct.unpack_from(f"<{count}I", body, f.U64.size))
+        at, *lengths = _RUN_BODIES[count].unpack(body)
+        size = sum(lengths)
     else:
+        (at,) = f.U64.unpack_from(body)
         size = int(np.frombuffer(body, "<u4", offset=f.U64.size).sum(dtype=np.uint64))
     if size != payload_bytes:
         raise RemoteProtocolError(
             f"a run frame's lengths add up to {size}, and its payload has {payload_bytes} bytes"
         )
-    at = int(f.U64.unpack_from(body)[0])
     return (None if at == f.AT_HEAD else at), count

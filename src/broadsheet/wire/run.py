@@ -24,6 +24,7 @@ RUN_BYTES: Final = 512
 """Bytes that a frame costs besides its records, so that empty runs are bounded too."""
 MESSAGE_MAX: Final = 1024
 """Characters of a refusal's message."""
+_pack_ack: Final = f.RUN_ACK_BODY.pack
 
 
 class RunSink(Protocol):
@@ -42,7 +43,7 @@ class ServedRunStream:
     """The accepting end of a RUN stream."""
 
     __slots__ = (
-        "has_finished", "joined_bytes_max", "send", "sink", "stream", "unanswered_bytes",
+        "ack_head", "has_finished", "joined_bytes_max", "send", "sink", "stream", "unanswered_bytes",
         "unanswered_count",
     )  # fmt: skip
 
@@ -58,6 +59,8 @@ class ServedRunStream:
         self.sink, self.stream, self.send = sink, stream, send
         self.joined_bytes_max = joined_bytes_max
         """Bytes of records up to which frames are passed as one run."""
+        self.ack_head = f.header(f.RUN_ACK, stream, body_bytes=f.RUN_ACK_BODY.size)
+        """The header of each RUN_ACK of the stream: they differ in their bodies only."""
         self.unanswered_count = self.unanswered_bytes = 0
         """Number and bytes of the runs that the sink has not answered."""
         self.has_finished = False
@@ -77,23 +80,21 @@ class Run:
         "_is_answered", "_stream", "at", "count", "frames", "held_bytes", "parts", "sequence", "size",
     )  # fmt: skip
 
-    def __init__(
-        self, stream: ServedRunStream, frames: Sequence[RunReceived], parts: tuple[Buffer, ...]
-    ) -> None:
-        """The run of `frames`; `parts` stay valid and unchanged as long as they are referred to."""
+    def __init__(self, stream: ServedRunStream, frames: Sequence[RunReceived]) -> None:
+        """The run of `frames`, whose records the caller adds as `parts`."""
         self._stream, self._is_answered = stream, False
         self.frames = [(frame.count, len(frame.content)) for frame in frames]
         """Number of records, and bytes, of each frame; each frame gets an answer of its own."""
         self.sequence, self.at = frames[0].sequence, frames[0].at
         """Number of the first record within the stream, from 0; the offset that the caller wants for the
         first byte (journals.21), or None."""
-        self.count = sum([count for count, _ in self.frames])
-        self.size = sum([size for _, size in self.frames])
+        self.count, self.size = map(sum, zip(*self.frames, strict=True))
         """Number of records, at least one; bytes of all of them together."""
         self.held_bytes = self.size + RUN_BYTES * len(frames)
         """Bytes that are charged to the caller until the run is answered."""
-        self.parts = parts
-        """The records back to back, in the form in which they are logged; empty once it is answered."""
+        self.parts: tuple[Buffer, ...] = ()
+        """The records back to back, in the form in which they are logged; empty once it is answered. They
+        stay valid and unchanged as long as they are referred to."""
 
     def answer(self, status: Status, begin: int = 0, end: int = 0, message: str = "") -> None:
         """Answer the run, once. If the connection is gone, nothing happens.
@@ -116,8 +117,7 @@ class Run:
                 refusal = f.RunRefusal(sequence, count, int(status), message[:MESSAGE_MAX])
                 answers.append(f.frame(f.RUN_REFUSE, served.stream, f.encode(refusal)))
             else:
-                body = f.RUN_ACK_BODY.pack(sequence, count, begin, begin + size)
-                answers.append(f.frame(f.RUN_ACK, served.stream, body))
+                answers += served.ack_head, _pack_ack(sequence, count, begin, begin + size)
                 begin += size
             sequence += count
         served.unanswered_count -= 1

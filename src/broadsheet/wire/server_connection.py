@@ -25,7 +25,7 @@ from broadsheet.access.principal import ANYONE
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND, Duration, Instant, after, since
-from broadsheet.base.types import Buffer, ConnectionId
+from broadsheet.base.types import ConnectionId
 from broadsheet.errors import (
     BroadsheetError,
     Cancelled,
@@ -386,17 +386,14 @@ class ServedRunStreams:
         if end is None:
             return 1
         connection, frames = self._connection, joining(events, number, end.joined_bytes_max)
-        parts = [each.content for each in frames]
-        size = sum([len(part) for part in parts])
+        run, contents = Run(end, frames), [frame.content for frame in frames]
         self._owing[end] = None
-        kept: tuple[Buffer, ...]
-        if len(parts) == 1:
-            kept = (connection.keep(parts[0]),)
-        else:
+        if len(frames) > 1:
             hit("wire.joined")
-            is_small = size <= len(parts) * JOINED_BUFFER_BYTES_MAX
-            kept = (b"".join(parts),) if is_small else tuple([connection.keep(part) for part in parts])
-        run = Run(end, frames, kept)
+        if len(frames) > 1 and run.size <= len(frames) * JOINED_BUFFER_BYTES_MAX:
+            run.parts = (b"".join(contents),)
+        else:
+            run.parts = tuple(map(connection.keep, contents))
         connection.backpressure.take(run.held_bytes)
         end.on_run(run)
         return len(frames)
@@ -437,12 +434,13 @@ class ServedRunStreams:
             self._owing.pop(end, None)
         if not connection.is_lost:
             connection.machine.answer_run(end.stream, run.size, answer)
-            self._close(end)
+            if end.has_finished:
+                self._close(end)
             connection.mark_dirty()
         connection.backpressure.give(run.held_bytes)  # Last, because this may process more received frames.
 
     def _close(self, end: ServedRunStream) -> None:
-        if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:
+        if not end.unanswered_count and self._pop(end.stream) is not None:
             self._connection.reply(end.stream, Reply(EMPTY))
 
 

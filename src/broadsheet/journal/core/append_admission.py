@@ -37,12 +37,14 @@ class PendingAppend:
     """One submitted run or request, in the order of evaluation."""
 
     __slots__ = (
+        "attempt",
         "begin",
         "condition",
         "count",
         "end",
         "is_whole",
         "length",
+        "pending_bytes",
         "registers",
         "run",
         "settles",
@@ -61,16 +63,10 @@ class PendingAppend:
         self.registers: RegisterState | None = None  # The new state, if the append changes registers.
         self.settles = b""  # The attempt id that a client asked about.
         self.is_whole = stream is None  # The length of a stream is known only at its end.
-
-    @property
-    def pending_bytes(self) -> int:
+        self.pending_bytes = length if stream is None else 0
         """Bytes of content in memory: none for a stream, because it is staged in a file."""
-        return self.length if self.stream is None else 0
-
-    @property
-    def attempt(self) -> bytes:
+        self.attempt = condition.attempt if condition is not None else b""
         """The attempt id of the append; empty if its client will not ask for the outcome."""
-        return self.condition.attempt if self.condition is not None else b""
 
 
 def verdict(

@@ -124,7 +124,9 @@ class Pipeline:
     @property
     def pending_count(self) -> int:
         """How many runs and requests are not answered."""
-        return len(self._queue) + len(self._staging) + (not self._tail.is_free)
+        queue = self._queue
+        waiting = len(queue.entries) + len(queue.waiting) + len(self._staging.clocks)
+        return waiting + (self._tail.owner is not None)
 
     @property
     def is_busy(self) -> bool:
@@ -139,10 +141,10 @@ class Pipeline:
 
     def deadline(self) -> Instant | None:
         """When a slow client is aborted, or a put with an unknown outcome repeated."""
-        stalled, put = self._staging.due, self._put_again_at
-        if stalled is None or put is None:
-            return put if stalled is None else stalled
-        return min(stalled, put)
+        put = self._put_again_at
+        if not self._staging.clocks:
+            return put
+        return min((each for each in (self._staging.due, put) if each is not None), default=None)
 
     def check(self) -> None:
         """Assert the pipeline's invariants."""
@@ -154,7 +156,7 @@ class Pipeline:
         self._queue.check(committed_end=self.committed_end, adopted_end=self.adopted_end, version=version)
         assert version <= self._put_done, "no shown change that is not put"
         self._staging.check()
-        assert not self._tail.is_free or not self._queue.waiting, "nobody waits without an owner"
+        assert self._tail.owner or not self._queue.waiting, "nobody waits without an owner"
         self.attempts.check()
         adopted = [entry.attempt for entry in self._queue.entries if entry.token and entry.attempt]
         assert adopted == list(self._adopted_attempts), "knows the attempts of what it adopted"
@@ -182,7 +184,7 @@ class Pipeline:
 
     def _take(self, entry: PendingAppend, effects: list[Output]) -> None:
         """Evaluate `entry`, or queue it while a stream owns the tail: the head is not known before."""
-        if not self._tail.is_free:
+        if self._tail.owner is not None:
             self._queue.waiting.append(entry)
             return
         self._evaluate(entry, effects)
@@ -371,7 +373,7 @@ class Pipeline:
         While another stream owns the tail the head is not known, so nothing is refused. An offset above the
         head is not refused either: other appends may reach it before the content is whole.
         """
-        if self.state is State.OPEN and not self._tail.is_free:
+        if self.state is State.OPEN and self._tail.owner is not None:
             return Status.OK
         found = self._verdict(entry)
         offset = entry.condition.offset if entry.condition is not None else None
@@ -415,7 +417,7 @@ class Pipeline:
 
     def _drain(self, effects: list[Output]) -> None:
         """Evaluate the waiting appends, up to the next stream that takes the tail."""
-        while self._queue.waiting and self._tail.is_free:
+        while self._queue.waiting and self._tail.owner is None:
             self._evaluate(self._queue.waiting.popleft(), effects)
         self._answer(effects)
 
@@ -424,7 +426,7 @@ class Pipeline:
 
         The host asks again later, also if it could not do it. A fragment without content is not closed.
         """
-        if self.state is State.OPEN and self._tail.is_free:
+        if self.state is State.OPEN and self._tail.owner is None:
             self.fragment_begin = self.adopted_end
             effects.append(Roll(fragment_begin=self.fragment_begin))
 
@@ -465,7 +467,7 @@ class Pipeline:
             return
         self.state, self.closing_status, self._put_again_at = state, status, None
         unplaced = [*self._queue.waiting, *self._staging.take_all()]
-        if not self._tail.is_free:
+        if self._tail.owner is not None:
             unplaced.insert(0, self._tail.release())
         for entry in self._queue.entries:
             outcome = Status.UNKNOWN if entry.token else status

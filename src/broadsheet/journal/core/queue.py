@@ -22,9 +22,6 @@ class Queue:
         """Not evaluated, because a stream owns the tail."""
         self.pending_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self.entries) + len(self.waiting)
-
     def pop(self) -> PendingAppend:
         """Take out the first entry, to answer it."""
         entry = self.entries.popleft()

@@ -31,26 +31,22 @@ class Staging:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._clocks: dict[int, _Clock] = {}
-
-    def __len__(self) -> int:
-        return len(self._clocks)
+        self.clocks: dict[int, _Clock] = {}
+        """By stream."""
 
     @property
     def due(self) -> Instant | None:
         """The earliest deadline of a stream; None if no stream is open."""
-        if not self._clocks:
-            return None
-        return min((each.due for each in self._clocks.values() if each.due is not None), default=None)
+        return min((each.due for each in self.clocks.values() if each.due is not None), default=None)
 
     def begin(self, stream: int, entry: PendingAppend, now: Instant) -> None:
         """Start the stream of `entry`, with `flow_stall` for its first byte."""
-        assert stream not in self._clocks, "a stream is opened once"
-        self._clocks[stream] = _Clock(entry, after(now, self._limits.flow_stall))
+        assert stream not in self.clocks, "a stream is opened once"
+        self.clocks[stream] = _Clock(entry, after(now, self._limits.flow_stall))
 
     def staged(self, stream: int, length: int, now: Instant) -> Status:
         """Count `length` more bytes of a streaming append; OK, or why it must be aborted."""
-        clock = self._clocks.get(stream)
+        clock = self.clocks.get(stream)
         if clock is None or clock.due is None:
             return Status.OK  # These bytes were under way when the stream was stopped: it is aborted once.
         clock.length += length
@@ -63,30 +59,30 @@ class Staging:
 
     def slow(self, now: Instant) -> Iterator[int]:
         """Stop the streams whose deadline has passed, and yield them."""
-        for stream, clock in self._clocks.items():
+        for stream, clock in self.clocks.items():
             if clock.due is not None and clock.due <= now:
                 clock.due = None
                 yield stream
 
     def stop(self) -> Iterator[int]:
         """Stop every stream that is still open, and yield them."""
-        for stream, clock in self._clocks.items():
+        for stream, clock in self.clocks.items():
             if clock.due is not None:
                 clock.due = None
                 yield stream
 
     def end(self, stream: int) -> PendingAppend | None:
         """Remove a stream that is whole or has failed; its entry, or None if it is not here."""
-        clock = self._clocks.pop(stream, None)
+        clock = self.clocks.pop(stream, None)
         return clock.entry if clock is not None else None
 
     def take_all(self) -> list[PendingAppend]:
         """Take out every entry."""
-        clocks, self._clocks = self._clocks, {}
+        clocks, self.clocks = self.clocks, {}
         return [clock.entry for clock in clocks.values()]
 
     def check(self) -> None:
         """Assert the invariants."""
-        for stream, clock in self._clocks.items():
+        for stream, clock in self.clocks.items():
             assert clock.entry.stream == stream, "a stream is known by its number"
             assert clock.due is None or clock.length <= self._limits.append_bytes_max, "stops in time"

@@ -12,11 +12,7 @@ class Tail:
 
     def __init__(self) -> None:
         self.owner: PendingAppend | None = None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether no append owns the tail."""
-        return self.owner is None
+        """None: the tail is free."""
 
     def is_owned_by(self, stream: int) -> bool:
         """Whether that stream owns the tail."""
