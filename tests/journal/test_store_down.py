@@ -36,7 +36,8 @@ from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.message.framing import Kind
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.system import LocalStores
-from simulator.disk import SimDisk
+from simulator.crashstates import crash_states, record
+from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
@@ -105,6 +106,50 @@ async def first_life(
         for content in contents:
             await append(node, content)
         await until_stored(node, len(contents) - 1)
+
+
+async def test_what_was_stored_while_a_checkpoint_synced_its_files_is_synced_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """journals.14: after a power cut its file was empty, and while the store was down that looked like damage.
+
+    The journal took no appends, also when the store had answered, and named `accept-loss`, though it lacked
+    nothing. The checkpoint had left out the sync of each file that was stored before its turn came.
+    """
+    gate: asyncio.Event | None = None
+    flush = SimFile.flush
+
+    async def slow_flush(file: SimFile) -> None:
+        await flush(file)
+        if gate is not None and file.name.endswith(SPOOL_SUFFIX):
+            await gate.wait()
+
+    monkeypatch.setattr(SimFile, "flush", slow_flush)
+    disk, shelf, crashes = SimDisk(), Flaky(None, {}), list[BaseException]()
+    config = msgspec.structs.replace(JOURNALS, checkpoint_bytes=1 << 20)  # None comes by itself.
+    tape = record(disk)
+    async with running(disk, shelf, seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(SPEC)
+        await node.broker.replica(NAME)
+        shelf.is_down = True
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        gate, housekeeping = asyncio.Event(), node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        housekeeping.checkpoint()
+        shelf.is_down = False
+        replica = await node.broker.replica(NAME)
+        async with asyncio.timeout(SECONDS_MAX):
+            while replica.closed:  # noqa: ASYNC110 - nobody tells.
+                await asyncio.sleep(0.001)
+        first = len(tape.steps)
+        gate.set()
+        await until_stored(node, 2)
+    gate, shelf.is_down = None, True
+    for state in crash_states(tape, atoms_max=3, first=first):
+        async with running(state.disk(), shelf, seed=2, crashes=crashes) as node:
+            assert (await node.broker.replica(NAME)).stop_reason == "", f"step {state.position}"
+    assert not crashes
 
 
 @pytest.mark.parametrize("how", ["down", "hangs"])

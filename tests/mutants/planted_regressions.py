@@ -77,6 +77,13 @@ FIXES = [
         Tier.CRASHES,
     ),
     (
+        "journal_stored_while_a_checkpoint_synced",
+        "A checkpoint leaves out the sync of a file that is stored before its turn comes.",
+        "broadsheet.journal.housekeeping:Housekeeping._sync",
+        ("released.append(spool.name)", "pass"),
+        Tier.CRASHES,
+    ),
+    (
         "log_damage_before_a_whole_batch",
         "A last batch whose frames are all whole was not cut.",
         "broadsheet.wal.recovery:Recovery._verdicts",

@@ -81,7 +81,7 @@ class FragmentStore:
         self._answered: asyncio.Future[None] | None = None  # While the store is down: done when it answers.
         self._late: dict[asyncio.Task[Any], None] = {}
         self.silence = ""
-        """The error of the newest listing that failed; empty if none has failed."""
+        """The error of the newest listing; empty if it did not fail."""
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
         """Every fragment of `journal` in the store, by name. Objects with other names are ignored.
@@ -96,6 +96,7 @@ class FragmentStore:
         except OSError as error:
             self.silence = str(error)
             raise
+        self.silence = ""
         for number, each in enumerate(listed, 1):
             fragment = parse_name(each.name[len(prefix) :])
             if fragment is not None:

@@ -26,6 +26,7 @@ from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.set_aside import sync_files
 from broadsheet.journal.spool_file import SpoolFile, keep_sums
 from broadsheet.journal.spool_mending import mend
 from broadsheet.journal.spool_sums import sums_name
@@ -270,16 +271,7 @@ class Housekeeping:
         replica, context = self._replica, self._context
         try:
             passed("journal.checkpoint.before_sync")
-            for number, spool in enumerate(files, 1):
-                if not spool.is_released:
-                    length = spool.length
-                    await spool.file.flush()
-                    sums = wanted if number == len(files) else spool.wanted_sums()
-                    await keep_sums(context.disk, replica.directory, spool, sums)
-                    await self._uncache(spool, length)
-                if not number % FLUSHED_MAX:
-                    await asyncio.sleep(0)  # What is synced already takes no turn.
-            await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
+            await self._sync(files, wanted)
             passed("journal.checkpoint.after_sync")
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:
@@ -313,6 +305,28 @@ class Housekeeping:
             self.heal()
             return
         passed("journal.checkpoint.after_log")
+
+    async def _sync(self, files: list[SpoolFile], wanted: BlockSums | None) -> None:
+        """Sync spool files and their names, also those that are stored and closed meanwhile.
+
+        A checkpoint names those, too, and a start without the store has nothing else.
+        """
+        replica, disk = self._replica, self._context.disk
+        released: list[str] = []
+        for number, spool in enumerate(files, 1):
+            if spool.is_released:
+                released.append(spool.name)
+            else:
+                length = spool.length
+                await spool.file.flush()
+                sums = wanted if number == len(files) else spool.wanted_sums()
+                await keep_sums(disk, replica.directory, spool, sums)
+                await self._uncache(spool, length)
+            if not number % FLUSHED_MAX:
+                await asyncio.sleep(0)  # What is synced already takes no turn.
+        if released and not replica.is_closed:
+            await disk.run(partial(sync_files, disk, released))
+        await disk.run(partial(disk.sync_dir, replica.directory))
 
     def _trim(self, below: Offset, stored: Sequence[str]) -> None:
         passed("journal.checkpoint.before_trim")
