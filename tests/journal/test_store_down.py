@@ -111,7 +111,7 @@ async def first_life(
 async def test_what_was_stored_while_a_checkpoint_synced_its_files_is_synced_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """journals.14: after a power cut its file was empty, and while the store was down that looked like damage.
+    """journals.14: its file was empty after a power cut, and without the store that looked like damage.
 
     The journal took no appends, also when the store had answered, and named `accept-loss`, though it lacked
     nothing. The checkpoint had left out the sync of each file that was stored before its turn came.
