@@ -504,33 +504,31 @@ async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> 
 
 
 class BesideHung(Shelf):
-    """The store of a node that has another one, which hangs."""
+    """The store of a node that has another one, which will hang."""
 
     hung = "file:///hung/"
 
+    def __init__(self) -> None:
+        super().__init__(None, {})
+        self.other = Flaky(None, {})
+
     def at(self, url: str) -> Shelf:
         """As `Shelf.at`."""
-        if url != self.hung:
-            return self
-        other = Flaky(None, {})
-        other.hangs = asyncio.Event()
-        return other
+        return self.other if url == self.hung else self
 
 
 async def test_a_store_that_hangs_keeps_no_other_from_its_fragments() -> None:
     """Two uploads that hung held all room for uploads: spools of other stores grew."""
     crashes: list[BaseException] = []
-    disk, shelf = SimDisk(), BesideHung(None, {})
-    config = msgspec.structs.replace(
-        JOURNALS, stores=(shelf.hung,), uploads_max=1, listing_wait=Duration(MILLISECOND)
-    )
+    disk, shelf = SimDisk(), BesideHung()
+    config = msgspec.structs.replace(JOURNALS, stores=(shelf.hung,), uploads_max=1)
     async with running(disk, shelf, seed=1, crashes=crashes, config=config) as node:
         held = JournalSpec(
             name=JournalName("down/held"), fragment=FragmentSpec(length=1 << 10, store=shelf.hung)
         )
         await node.broker.create(held)
         replica = await node.broker.replica(held.name)
-        replica.on_listed(Index(), [], "", {})  # It told that it has nothing, and hung only then.
+        shelf.other.hangs = asyncio.Event()
         for spec in (held, SPEC):
             if spec is SPEC:
                 await node.broker.create(SPEC)
