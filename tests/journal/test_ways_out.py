@@ -577,12 +577,13 @@ async def test_registers_that_went_with_a_damaged_record_are_lost_and_not_those_
         async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
             assert (await shown(node, NAME)).startswith(CONTENT)
             assert "`broadsheet journals accept-loss" in node.broker.status(NAME).reason
+            assert node.broker.troubles.stopped_count == 1, "`doctor` tells it"
             assert await append(node, NAME, b"x", wanted) is Status.REGISTERS_UNKNOWN
             assert await append(node, NAME, b"and on") is Status.OK
             if seed == 3:
                 assert (await accept(node, may_act=True)).are_registers_lost
     async with running(disk, Shelf(None, {}), seed=4, crashes=crashes) as node:
-        assert node.broker.status(NAME).reason == ""
+        assert (node.broker.status(NAME).reason, node.broker.troubles.stopped_count) == ("", 0)
         assert await append(node, NAME, b"x", wanted) is Status.REGISTER_MISMATCH
         assert await append(node, NAME, b"x", Condition(check={"n": None}, union={"n": "mine"})) is Status.OK
     assert not crashes

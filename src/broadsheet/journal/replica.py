@@ -162,8 +162,9 @@ class Replica:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it refuses content, or some of its own is damaged."""
-        return any((self.stop_reason, self.log_fault, self.damage, self.index.first_conflict()))
+        """Whether it refuses content, or some of its own is damaged, or its registers are lost."""
+        is_damaged = any((self.stop_reason, self.log_fault, self.damage, self.index.first_conflict()))
+        return is_damaged or self.log_registers is None
 
     @property
     def damage(self) -> str:
