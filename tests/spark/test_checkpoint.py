@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.sink.core.records import Fence
-from broadsheet.spark.checkpoint import COMMITS_FILE, Commits, keep_to
+from broadsheet.spark.checkpoint import COMMITS_FILE, Commits, keep_to, refuse_unreadable
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 from broadsheet.spark.sink import Done, SinkWriter
@@ -81,3 +81,14 @@ def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """Nothing is committed then, and the error says what to give."""
     with pytest.raises(ConfigError, match="checkpointLocation as a directory"):
         keep_to(f"{tmp_path}/gone", Commits("check/commits", 7))
+
+
+@pytest.mark.parametrize(
+    "where", ["hdfs://127.0.0.1:1/c", "viewfs://cluster/c", "wasbs://c@a/c", "other://x/c"]
+)
+def test_a_checkpoint_that_a_commit_could_not_read_is_refused_at_start(where: str) -> None:
+    """The query ran its first batch, and failed in its commit, after it had ended the older run."""
+    with pytest.raises(ConfigError, match=f"{where}' cannot be read from Python.*pyarrow says"):
+        refuse_unreadable(where)
+    for local in ("/c", "file:/c", "file:///c", "c"):
+        refuse_unreadable(local)

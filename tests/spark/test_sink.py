@@ -1,5 +1,6 @@
 """The source and the sink in Spark, as users write them."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,23 @@ def test_a_query_that_lost_its_checkpoint_goes_on_from_its_commits(
     ):
         with pytest.raises(ConfigError, match=text):
             resume_options(address=node.address, commit_journal=f"sink/resumed/{name}")
+
+
+def test_a_checkpoint_is_tried_before_an_older_run_is_ended(node: Any, spark: Any, tmp_path: Path) -> None:
+    """Spark refused its file system, or a commit could not read it, after the older run had been fenced."""
+    case = Case(node.address, tmp_path, "sink/tried")
+
+    for where, words in (
+        ("s3a://bucket/c", "Spark cannot open checkpointLocation 's3a://bucket/c'"),
+        ("hdfs://127.0.0.1:1/c", "cannot be read from Python"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            start_query(spark, case.plan | {"checkpoint": where})
+    with connect_sync(node.address) as client:
+        assert "sink/tried/commits" not in [each.name for each in client.journals.list()]
+    finish(spark, case.plan | {"checkpoint": os.path.relpath(tmp_path / "c")})
+    assert case.committed() == ALL
+    assert (tmp_path / "c" / "broadsheet-commits").is_file(), "Spark and we mean the same directory"
 
 
 def test_the_sink_must_be_fenced_first(node: Any, spark: Any, tmp_path: Path) -> None:

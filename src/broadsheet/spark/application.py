@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from broadsheet.client_sync import connect_sync
+from broadsheet.errors import ConfigError
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.records import FENCE_BYTES, Fence
+from broadsheet.spark.checkpoint import refuse_unreadable
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import PATIENCE_S, Target, patiently, token_of
 from broadsheet.spark.subscription import OPTIONS, Subscription, not_existing
@@ -47,8 +49,9 @@ def start(
 
     Raises:
         Fenced: another run of the query started while this one did.
-        ConfigError: an option of the sink or of a source is unknown or has a wrong value, or the rows have a
-            type that cannot be written: no older run was ended. Or the commit journal holds data that no
+        ConfigError: an option of the sink or of a source is unknown or has a wrong value, the rows have a
+            type that cannot be written, or the checkpoint is where a commit cannot read it: no older run was
+            ended. Or the commit journal holds data that no
             query wrote.
     """
     from broadsheet.spark.foreach import Foreach
@@ -67,6 +70,10 @@ def start(
     for options in given.sources:
         Sources(options)
     options = given.sink | {name.lower(): text for name, text in ours.items()}
+    if location := options.get("checkpointlocation"):
+        options["checkpointlocation"] = found = qualified(writer, location)
+        refuse_unreadable(found)
+        writer = writer.option("checkpointLocation", found)
     if foreach_batch is None:
         SinkWriter(options, given.schema)
     else:
@@ -113,6 +120,27 @@ def given_to(writer: "DataStreamWriter") -> Given:
     streams = [leaf for leaf in leaves if leaf.nodeName() == "StreamingRelationV2"]
     ours = [leaf.extraOptions() for leaf in streams if leaf.sourceName() == "broadsheet"]
     return Given(_lower(as_java(field.get(written))), [_lower(each) for each in ours], frame.schema)
+
+
+def qualified(writer: "DataStreamWriter", location: str) -> str:
+    """Where Spark keeps a checkpoint, with its file system: `location` may be relative, or in a default one.
+
+    Raises:
+        ConfigError: Spark cannot open that file system.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    session = writer._spark  # noqa: SLF001 - as above.
+    assert session._jvm is not None, "a session has a JVM"  # noqa: SLF001 - as above.
+    path = session._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001 - as above.
+    try:
+        system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+        return str(system.makeQualified(path).toString())
+    except Py4JJavaError as error:
+        raise ConfigError(
+            f"Spark cannot open checkpointLocation {location!r} ({error.java_exception}): add the jars of "
+            "that file system to the session, or name a directory of this machine"
+        ) from error
 
 
 def _lower(options: Mapping[object, object]) -> dict[str, str]:

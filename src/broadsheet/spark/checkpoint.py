@@ -3,7 +3,10 @@
 It reads the offsets that Spark logged for a batch. Before a query's first commit it writes a file that names
 the commit journal. Without this file, a commit journal that was deleted and made again would look like one of
 a query without commits, and the first batch would be written a second time. Spark looks only at its own
-files. Source: pipelines.9, pipelines.11.
+files.
+
+A commit runs in a Python process, which has none of Spark's file systems. It reads and writes on this machine
+by itself, and elsewhere by pyarrow, as START tries first. Source: pipelines.9, pipelines.11.
 """
 
 import hashlib
@@ -23,6 +26,10 @@ COMMITS_FILE: Final = "broadsheet-commits"
 """The file that names the query's commit journal."""
 _LOCAL: Final = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
 """A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
+_S3: Final = re.compile(r"^s3[an]://")
+"""Hadoop's names of what pyarrow calls s3."""
+_FAILED: Final = (OSError, ValueError, NotImplementedError)
+"""What a file system raises, here or in pyarrow."""
 
 
 class Commits(msgspec.Struct, frozen=True):
@@ -50,10 +57,33 @@ def logged(checkpoint: str, batch: int) -> Logged:
     try:
         content = _read(checkpoint, f"offsets/{batch}")
         return Logged(hashlib.sha256(content).hexdigest(), _positions_in(content))
-    except OSError as error:
+    except _FAILED as error:
         raise ConfigError(
             f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}. Give option "
             "checkpointLocation as a path that this process can read"
+        ) from error
+
+
+def refuse_unreadable(checkpoint: str) -> None:
+    """Refuse, at START, a checkpoint in a file system that a commit could not read.
+
+    Args:
+        checkpoint: with its file system; without one it is a path of this machine.
+
+    Raises:
+        ConfigError: pyarrow cannot open that file system, or not with the rights that this process has.
+    """
+    if _LOCAL.fullmatch(checkpoint) is not None:
+        return
+    try:
+        system, path = _system_of(checkpoint)
+        system.get_file_info(path)
+    except _FAILED as error:
+        raise ConfigError(
+            f"checkpointLocation {checkpoint!r} cannot be read from Python, where a commit compares the "
+            f"checkpoint's offsets; pyarrow says: {error}. Give pyarrow what it needs in the driver's "
+            "environment (hdfs: JAVA_HOME, HADOOP_HOME and CLASSPATH; s3a: AWS_…; abfss: AZURE_…), or name a "
+            "directory that is mounted where the driver runs"
         ) from error
 
 
@@ -91,7 +121,7 @@ def keep_to(checkpoint: str, ours: Commits) -> None:
         if theirs is None:
             _write(checkpoint, msgspec.json.encode(ours))
             theirs = _noted(checkpoint)  # Another driver may have been first.
-    except OSError as error:
+    except _FAILED as error:
         raise ConfigError(
             f"cannot read or write {COMMITS_FILE} in checkpoint {checkpoint!r}: {error}. Give option "
             "checkpointLocation as a directory in which this process can write"
@@ -171,5 +201,5 @@ def _place(draft: Path, file: Path) -> None:
 def _system_of(checkpoint: str) -> tuple[Any, str]:
     from pyarrow.fs import FileSystem  # Most checkpoints are local, and need none.
 
-    found: tuple[Any, str] = FileSystem.from_uri(checkpoint)
+    found: tuple[Any, str] = FileSystem.from_uri(_S3.sub("s3://", checkpoint))
     return found
