@@ -28,7 +28,7 @@ _LOCAL: Final = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)
 """A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
 _S3: Final = re.compile(r"^s3[an]://")
 """Hadoop's names of what pyarrow calls s3."""
-_FAILED: Final = (OSError, ValueError, NotImplementedError)
+_FAILED: Final = (OSError, ValueError, RuntimeError)
 """What a file system raises, here or in pyarrow."""
 
 
