@@ -581,6 +581,46 @@ async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: 
         assert [each["n"] for each in await seen(client)] == list(range(500))
 
 
+async def test_an_acknowledgement_that_comes_twice_takes_nothing_back(tmp_path: Path) -> None:
+    """The second copy comes late, and takes back what its producer has sent since: another one now."""
+    lost: list[bytes] = []
+
+    def fate(content: bytes) -> bool | None:
+        if b'"n"' in content or b"commit" in content or not content.startswith(b'{"_meta"') or lost:
+            return None
+        lost.append(content)
+        return True
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Lossy(client.journals, fate), COMMITS) as publisher:
+            await transact(publisher, (LINES, 0))
+            async with publisher.transaction() as transaction:
+                await transaction.publish(LINES, {"n": 1})
+                await until(lambda: not transaction._on_way)
+                await client.journals.append(LINES, lost[0])
+
+        assert await seen(client) == [{"n": 0}, {"n": 1}]
+
+
+async def test_a_message_that_may_be_there_is_not_refused_though_its_repetition_is(tmp_path: Path) -> None:
+    """The token was revoked behind a lost answer: whoever publishes it again has it there twice (C2)."""
+    tries = iter(range(1))
+
+    class Revoked(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if next(tries, None) is None:
+                raise NotAllowed("the token was revoked")
+            await self._journals.append(name, content, **options)
+            raise Unknown("the answer was lost")
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Revoked(client.journals, lambda _: None)) as publisher:
+            with pytest.raises(Unknown, match="may be in out/lines: the answer was lost; then: the token"):
+                await publisher.publish(LINES, {"n": 0})
+
+        assert await seen(client) == [{"n": 0}]
+
+
 async def test_messages_stand_in_the_order_of_the_calls_though_these_waited_for_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -624,6 +664,35 @@ async def test_of_many_messages_none_is_there_behind_one_that_is_not(
         numbers = [each["n"] for each in await seen(client) if each["n"] != "another"]
         assert numbers == list(range(len(numbers)))
         assert 0 < len(numbers) <= 30
+
+
+async def test_of_many_messages_whose_caller_is_cancelled_none_is_there_behind_one_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled while the first of them are on their way, and these are not appended in the end."""
+    monkeypatch.setattr(arguments, "PORTION_BYTES", 1_000)
+    monkeypatch.setattr(lanes, "APPEND_BYTES", 1_000)
+    gate = asyncio.Event()
+
+    class Refusing(Lossy):
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if b'"n":0,' in content:
+                await gate.wait()
+                raise NotAllowed("the token was revoked, and given again")
+            return await self._journals.append(name, content, **options)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Refusing(client.journals, lambda _: None)) as publisher:
+            many = [{"n": n, "padding": "x" * 50} for n in range(100)]
+            cancelled = asyncio.ensure_future(publisher.publish_many(LINES, many))
+            await until(lambda: publisher._lanes._bytes > 10_000)
+            cancelled.cancel()
+            await asyncio.wait((cancelled,))
+            gate.set()
+            await publisher.publish(LINES, {"n": "behind"})
+            assert publisher._lanes._bytes == 0
+
+        assert await seen(client) == [{"n": "behind"}]
 
 
 async def test_a_refusal_that_passes_is_waited_for(tmp_path: Path) -> None:

@@ -239,6 +239,15 @@ def test_only_a_batch_that_need_not_be_the_next_may_leave_a_gap(
     assert isinstance(follows, Append if batch > 3 and not is_next else Fail)
 
 
+def test_a_batch_of_another_query_is_refused_at_its_commit_as_well(desk: Desk) -> None:
+    """Its tasks looked before the journal's first batch was committed, when no query owned it."""
+    asked = CommitAsked(batch=4, query="q", digest="d", intents=[intent(0, 0)])
+    (refused,) = desk.registers(desk.one(asked), query="another")
+
+    assert isinstance(refused, Fail)
+    assert "belongs to query another" in str(refused.error)
+
+
 def test_what_was_answered_before_a_lost_acknowledgement_is_not_sent_again(desk: Desk) -> None:
     """It stands: another one would be a line more in the user's journal."""
     _, first = desk.append(desk.deciding(journals=3))

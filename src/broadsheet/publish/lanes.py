@@ -17,6 +17,7 @@ from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.errors import (
     BroadsheetError,
+    Cancelled,
     LocalProtocolError,
     NotFound,
     ShuttingDown,
@@ -90,7 +91,8 @@ class Lane:
         """Append `content` behind everything that was put before; must be called as it was stamped.
 
         Args:
-            behind: what an earlier call returned; if it ends with an error, so does this.
+            behind: what an earlier call returned. If that ends with an error, or its caller was cancelled,
+                `content` is not sent.
 
         Returns:
             A future that ends when the content is durable, or with the error that ended its way: a `Refused`
@@ -139,7 +141,7 @@ class Lane:
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].content) <= APPEND_BYTES):
             each = self._waiting.popleft()
-            if each.behind is not None and each.behind.done() and (error := each.behind.exception()):
+            if (error := _failure(each.behind)) is not None:
                 self._answer([each], error)
                 continue
             batch.append(each)
@@ -149,6 +151,8 @@ class Lane:
     def _answer(self, batch: list[Waiting] | deque[Waiting], error: BaseException | None) -> None:
         self._freed(sum(len(each.content) for each in batch))
         for each in batch:
+            if each.done.done():
+                continue  # Its caller was cancelled.
             if error is None:
                 each.done.set_result(None)
             else:
@@ -182,6 +186,13 @@ class Lane:
             else:
                 return
             await asyncio.sleep(in_seconds(backoff.next()))
+
+
+def _failure(sent: "asyncio.Future[None] | None") -> BaseException | None:
+    """Why what follows `sent` is not sent; None if it is."""
+    if sent is None or not sent.done():
+        return None
+    return Cancelled("its caller was cancelled") if sent.cancelled() else sent.exception()
 
 
 class Lanes:

@@ -152,11 +152,13 @@ class MessagePublisher:
             stamped = [self._outside.committed(lane.framing, body, wall) for body in bodies]
             sent.append(self._lanes.put(lane, b"".join(stamped), behind=sent[-1] if sent else None))
         for number, each in enumerate(sent):
-            await asyncio.wait((each,))  # It goes on if the caller is cancelled.
-            error = each.exception()
-            if number and isinstance(error, Refused):  # Not of all of them (C2).
+            try:
+                await each
+            except Refused as error:
+                if not number:
+                    raise
+                # The refusal is not of all of them (C2).
                 raise Unknown(f"the first of {len(messages)} messages are in {lane.name}: {error}") from error
-            each.result()
 
     def transaction(self) -> Transaction:
         """Begin a transaction: `async with` commits it at its end, and rolls it back after an error.

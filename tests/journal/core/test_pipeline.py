@@ -191,6 +191,18 @@ def test_an_unknown_put_is_repeated_as_it_was_while_newer_registers_wait() -> No
     m.check()
 
 
+def test_an_unknown_put_is_not_repeated_once_the_epoch_is_lost() -> None:
+    """journals.1: another pipeline may acknowledge now, and nobody waits for these registers any more."""
+    m = pipeline()
+    m.step(submitted("a", 5, union={"author": "x"}), T0)
+    m.step(Persisted(token=Token(1)), T0)
+    m.step(EpochLost(), T0)
+
+    assert m.step(RegistersPut(version=1, is_known=False), T0) == []
+    assert m.deadline() is None
+    assert m.step(Tick(), Instant(T0 + PUT_RETRY)) == []
+
+
 def test_an_answer_to_a_put_that_comes_twice_shows_nothing_new() -> None:
     """code.4: the first one has told everything, also where the second one says that it does not know."""
     p = pipeline()
