@@ -3,7 +3,8 @@
 P10: a message that was acknowledged, or whose transaction was, is shown once to everybody who reads later.
 One that was rolled back, or refused, is never shown; one whose outcome is unknown once or never. Messages of
 one publish or transaction stand in a journal in their order. A transaction is shown in all of its journals or
-in none, once a later publisher of its commit journal has taken over.
+in none, once a later publisher of its commit journal has taken over. A publisher that begins is told the
+positions of the newest transaction.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,12 @@ class Sent(NamedTuple):
     """The argument of a publish or a transaction: the ids of its messages, by journal."""
 
     ids: dict[str, tuple[str, ...]]
+
+
+class Begun(NamedTuple):
+    """The result of a publisher's beginning: the transaction whose positions it was told, by its number."""
+
+    newest: int | None
 
 
 class Shown(NamedTuple):
@@ -37,6 +44,7 @@ def check_messages(operations: Sequence[Operation]) -> None:
         _check_read(read, sent)
     _check_prefixes(reads)
     _check_whole(operations, sent, reads)
+    _check_begun(operations, sent)
 
 
 def _check_read(read: Operation, sent: Sequence[Operation]) -> None:
@@ -90,6 +98,23 @@ def _check_whole(
         unseen = {journal for journal in ids if journal in last} - seen
         if seen and unseen:
             raise Violation(f"P10: a transaction is shown in {sorted(seen)} and not in {sorted(unseen)}")
+
+
+def _check_begun(operations: Sequence[Operation], sent: Sequence[Operation]) -> None:
+    """Nobody goes on from an input that was not committed, nor from an older one than was acknowledged."""
+    transactions = {each.number: each for each in sent if each.name == "transact"}
+    for begun in operations:
+        if not isinstance(begun.result, Begun):
+            continue
+        newest = None if begun.result.newest is None else transactions[begun.result.newest]
+        if newest is not None and newest.outcome is Outcome.REJECTED:
+            raise Violation(f"P10: {begun.client} was told positions of {newest}, which was rolled back")
+        since = -1 if newest is None else newest.returned_at
+        for each in transactions.values():
+            was_before = each.returned_at is not None and each.returned_at < begun.invoked_at
+            is_newer = since is not None and each.invoked_at > since
+            if each.outcome is Outcome.OK and was_before and is_newer:
+                raise Violation(f"P10: {begun.client} was told positions of {newest}, and not of {each}")
 
 
 def _ids(operation: Operation) -> dict[str, tuple[str, ...]]:

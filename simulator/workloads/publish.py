@@ -17,12 +17,14 @@ from broadsheet.message.position import Position
 from broadsheet.ports import Random
 from broadsheet.publish.commits import NOT_COMMITTED
 from broadsheet.publish.publisher import MessagePublisher
-from simulator.checkers.messages import Sent, Shown, check_messages
+from simulator.checkers.messages import Begun, Sent, Shown, check_messages
 from simulator.services import ServiceContext
 from simulator.workload import Episode
 from simulator.workloads.append import TIMEOUT_SECONDS, AppendServiceWorkload, NodeClient
 
 COMMITS: Final = "sim/commits"
+INPUT: Final = "sim/input"
+"""A journal that is only named: where a transaction's input ends in it is the number of its operation."""
 PATIENCE_SECONDS: Final = 4.0
 
 
@@ -83,7 +85,7 @@ class _Client(NodeClient):
             operation = self.run.history.invoke(self.context.node, COMMITS, "enter")
             try:
                 async with self._publisher() as publisher:
-                    self.run.history.ok(operation)
+                    self.run.history.ok(operation, _begun(publisher))
                     for _ in range(self.knobs["turns"]):
                         if not await self._turn(publisher):
                             break
@@ -99,8 +101,8 @@ class _Client(NodeClient):
         operation = self.run.history.invoke(self.context.node, COMMITS, "finish")
         for _ in range(20):
             try:
-                async with self._publisher():
-                    self.run.history.ok(operation)
+                async with self._publisher() as publisher:
+                    self.run.history.ok(operation, _begun(publisher))
                     break
             except BroadsheetError:
                 await self._pause()
@@ -168,6 +170,7 @@ class _Client(NodeClient):
             async with asyncio.timeout(leaves_after), publisher.transaction() as transaction:
                 for name, message in placed:
                     await transaction.publish(name, message)
+                transaction.positions[INPUT] = Position(operation.number, 1)
                 if gives_up:
                     transaction.roll_back()
             if gives_up:
@@ -213,3 +216,8 @@ class _Client(NodeClient):
 
     async def _pause(self) -> None:
         await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
+
+
+def _begun(publisher: MessagePublisher) -> Begun:
+    position = publisher.positions.get(INPUT)
+    return Begun(None if position is None else position.offset)
