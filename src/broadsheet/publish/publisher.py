@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from broadsheet.errors import (
+    BroadsheetError,
     ConfigError,
     InvalidArgument,
     LocalProtocolError,
     NotFound,
-    Refused,
     Unknown,
 )
 from broadsheet.journal.client import Journals
@@ -154,8 +154,8 @@ class MessagePublisher:
         for number, each in enumerate(sent):
             try:
                 await each
-            except Refused as error:
-                if not number:
+            except BroadsheetError as error:
+                if not number or isinstance(error, Unknown):
                     raise
                 # The refusal is not of all of them (C2).
                 raise Unknown(f"the first of {len(messages)} messages are in {lane.name}: {error}") from error
