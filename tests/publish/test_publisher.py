@@ -311,10 +311,10 @@ async def test_a_commit_whose_decision_is_in_doubt_is_unknown_though_the_node_is
                 raise Unknown("the answer was lost")
             return await self._journals.append(name, content, **options)
 
-        async def registers(self, name: str) -> Any:
+        async def registers(self, name: str, **options: Any) -> Any:
             if self.is_gone:
                 raise Unreachable("there is no node")
-            return await self._journals.registers(name)
+            return await self._journals.registers(name, **options)
 
     async with served(tmp_path) as (_, client):
         gone = Gone(client.journals, lambda _: None)
@@ -480,6 +480,25 @@ async def test_a_commit_that_is_too_late_ends_no_other_transaction(tmp_path: Pat
 
         assert await seen(client) == []
         assert await seen(client, OTHER) == [{"n": 1}]
+
+
+async def test_a_journal_is_looked_up_once_though_many_begin_at_once(tmp_path: Path) -> None:
+    """Each look-up makes a way of its own: messages of one would overtake a lost append of another."""
+
+    class Counting(Lossy):
+        looked = 0
+
+        async def get(self, name: str, **options: Any) -> Any:
+            self.looked += 1
+            return await self._journals.get(name, **options)
+
+    async with served(tmp_path) as (_, client):
+        counting = Counting(client.journals, lambda _: None)
+        async with publisher_over(counting) as publisher:
+            await asyncio.gather(*(publisher.publish(LINES, {"n": n}) for n in range(20)))
+        assert counting.looked == 1
+
+        assert await seen(client) == [{"n": n} for n in range(20)]
 
 
 async def test_a_journal_has_one_way_though_it_was_forgotten_meanwhile(
