@@ -16,6 +16,7 @@ from broadsheet.base.time import Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError
 from broadsheet.wal import Log
+from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.copying import copy_forward
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, Told, extents_path, pack, unpack
 from broadsheet.wal.format import FRAME_ALIGN, RowFlag
@@ -129,6 +130,33 @@ async def test_what_a_shorter_segment_held_is_never_taken_for_never_written(what
         told_after = await bench.found(stream)
         assert (payloads(told_after.records), told_after.is_quarantined) == ([b"repaired"], False)
     await abandon(bench)
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+@pytest.mark.parametrize("what", LEFT)
+async def test_one_damaged_block_does_not_hide_a_loss_that_a_start_has_told(what: str, laps: int) -> None:
+    """W6: what told of it besides is gone by then, and the boot batch alone had the rows that say so.
+
+    One flipped bit in it lifted every quarantine, and offsets that were acknowledged were given again.
+    """
+    whole, name, at = await written(laps=laps)
+    left = LEFT[what](at)
+    image = cut(whole, name, left) if left >= 0 else without(whole, name)
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    await abandon(await open_log(disk, config=TINY, seed=5))
+    after = image_of(disk)
+    written_now = [
+        (each, block)
+        for each, content in after.items()
+        for block in range(0, len(content), BLOCK_BYTES)
+        if content[block : block + BLOCK_BYTES] != image.get(each, b"")[block : block + BLOCK_BYTES]
+    ]
+    assert len(written_now) >= 2
+    for each, block in written_now:
+        damaged = bytearray(after[each])
+        damaged[block + 20] ^= 1
+        told = flags({**after, each: bytes(damaged)})
+        assert all(told.values()), (each, block, told)
 
 
 async def test_what_is_left_of_a_batch_that_was_cut_in_two_is_handed_to_its_domain() -> None:

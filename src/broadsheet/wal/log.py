@@ -815,18 +815,34 @@ class Log:
         batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
         batch.size += frame_bytes(len(payload))
         batch.body += frame_bytes(len(payload))
+        await self._write_first(batch)
+        if self.segments.shortened:
+            await self._repeat_first(batch)
+        # Every stream and every loss is recorded durably: now the evidence may be removed.
+        self.segments.spare({use.index: use.end for use in self.pool.laps.values()})
+        await self.disk.run(self._accept_extents)
+        self._reclaimer.begin()
+        if self._kept:
+            self.tasks.spawn(self._set_aside(), name="set-aside")
+
+    async def _repeat_first(self, boot: Batch) -> None:
+        """Repeat the boot batch's rows, if there is room: soon nothing else tells that a file is shorter."""
+        again = self._begin(boot.lap, boot.end, boot.sequence + 1, is_full=True)
+        if not self._has_room(again, SYSTEM_STREAM, 0, is_relief=True):
+            if not self.pool.free:
+                return
+            self.pool.roll()
+            again = self._begin(self.pool.head, BLOCK_BYTES, boot.sequence + 1, is_full=True)
+        await self._write_first(again)
+
+    async def _write_first(self, batch: Batch) -> None:
+        """Write a batch of the start, and wait until it is durable."""
         self._queue.append(batch)
         self._last = batch
         self._flush()
         await self._idle.wait()
         if self.is_dead:
             raise OSError(f"the log of {self.directory} cannot be written")
-        # The boot batch is durable and records every stream and every loss: now the evidence may be removed.
-        self.segments.spare({use.index: use.end for use in self.pool.laps.values()})
-        await self.disk.run(self._accept_extents)
-        self._reclaimer.begin()
-        if self._kept:
-            self.tasks.spawn(self._set_aside(), name="set-aside")
 
     async def _set_aside(self) -> None:
         """Set aside the damage that the disk had no space for at the start, when it has space again."""
