@@ -10,7 +10,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from broadsheet.cli import checks
+from broadsheet.cli import checks, door_checks
 from broadsheet.cli.cluster import Cluster
 from broadsheet.cli.findings import Verdict
 from broadsheet.cli.fragment_check import fragments_check
@@ -78,6 +78,18 @@ def test_no_directory_and_a_damaged_one_are_findings_not_tracebacks(tmp_path: Pa
     assert "  -> mend that file, or restore it from a backup" in said["e"].stdout  # And not: a new directory.
 
 
+def test_a_directory_that_is_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
+    """The disk is not mounted: it was called new, and `up` could not make it."""
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "data")
+
+    finding = checks.directory_check(tmp_path / "link")
+
+    assert (finding.verdict, f"is a link to {tmp_path / 'disk' / 'data'}" in finding.text) == (
+        Verdict.BAD,
+        True,
+    )
+
+
 def test_the_directory_of_serve_is_known(tmp_path: Path) -> None:
     """It is Broadsheet's, though `up` did not make it."""
     take(tmp_path / "n1").release()
@@ -105,7 +117,7 @@ def test_a_running_cluster_is_counted_and_its_ports_are_its_own(tmp_path: Path) 
     root = tmp_path / "c"
     with cluster(root) as found:
         assert checks.directory_check(root).text == "1 nodes, 1 running"
-        assert checks.ports_check(root).verdict is Verdict.GOOD
+        assert door_checks.ports_check(root).verdict is Verdict.GOOD
         assert checks.end_check(root).verdict is Verdict.GOOD
         assert checks.journals_check(root).text == "none of a running node is stopped"
         address = found["nodes"][0]["addresses"]["http"]
@@ -114,7 +126,7 @@ def test_a_running_cluster_is_counted_and_its_ports_are_its_own(tmp_path: Path) 
         toml = tmp_path / "d" / "n1.toml"
         before = toml.read_text()
         toml.write_text(before[: before.index("[http]")] + f'[http]\naddress = "{address}"\n')
-        stranger = checks.ports_check(tmp_path / "d")
+        stranger = door_checks.ports_check(tmp_path / "d")
 
     assert (stranger.verdict, address in stranger.text) == (Verdict.BAD, True)
 
@@ -292,7 +304,7 @@ def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) 
     quick = broadsheet("doctor", "--data-dir", tmp_path / "c")
     thorough = broadsheet("doctor", "--data-dir", tmp_path / "c", "--fragments")
 
-    assert "fragments" not in quick.stdout
+    assert " fragments: " not in quick.stdout
     assert thorough.returncode == 1
     assert "BAD  fragments: 1 of 2 cannot be read: fragment a/b/" in thorough.stdout
     assert "restore it from a copy of the store" in thorough.stdout

@@ -2,9 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from broadsheet.cli.checks import CHECKS
+from broadsheet.cli.fragment_check import fragments_check
 from tests.project.node_metrics import node_labels, node_metrics
 from tests.project.rules import ROOT
 
@@ -74,6 +77,18 @@ def test_each_alert_says_what_to_do() -> None:
     assert [name for name, _, _ in alerts] == explained
     assert len(alerts) == text.count("- alert:")
     assert all(summary.endswith(".") for _, _, summary in alerts)
+
+
+def test_each_check_of_doctor_is_explained(tmp_path: Path) -> None:
+    """Who reads `warn room` looks the word up; nobody reads of a check that is gone."""
+    section = (
+        (OPERATIONS / "monitoring.md").read_text().split("## What doctor finds", 1)[1].split("## ", 1)[0]
+    )
+    rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ")][1:]
+    explained = [name.split("(")[0].strip() for row in rows for name in row.split(",")]
+    made = [check(tmp_path).check for check in (*CHECKS, fragments_check)]
+
+    assert sorted(explained) == sorted([*made, "named directory"])
 
 
 def test_an_acceptor_without_a_vote_wakes_somebody() -> None:

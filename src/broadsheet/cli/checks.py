@@ -7,7 +7,6 @@ are asked for their journals.
 import os
 import platform
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -21,9 +20,11 @@ import msgspec
 
 from broadsheet.cli.calling import TOKEN_VARIABLE, ask_status
 from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
+from broadsheet.cli.door_checks import DOOR_CHECKS
 from broadsheet.cli.findings import Check, Finding, Verdict
 from broadsheet.cli.node_checks import NODE_CHECKS
 from broadsheet.cli.running import Running, is_running
+from broadsheet.cli.token_checks import TOKEN_CHECKS
 from broadsheet.client import connect
 from broadsheet.config import load
 from broadsheet.errors import BroadsheetError, ConfigError, Corrupt, NotFound
@@ -38,7 +39,6 @@ from broadsheet.runtime.loop import run
 
 FREE_BYTES_MIN: Final = 2 << 30
 """Enough for four segments of each log, and for appends."""
-OPEN_FILES_MIN: Final = 4096
 FILES_SHOWN: Final = 8
 JOURNALS_SHOWN: Final = 8
 WORDS: Final = "broadsheet: "
@@ -102,6 +102,9 @@ def _without_cluster(root: Path, name: str) -> Finding:
     if (root / FORMAT_FILE).exists():
         text = f"{root} is the data directory of one node: `broadsheet serve` runs it"
         return Finding(name, Verdict.GOOD, f"{text} ({'it does' if is_running(root) else 'it does not now'})")
+    if root.is_symlink() and not root.exists():
+        text = f"{root} is a link to {root.readlink()}, which is not there"
+        return Finding(name, Verdict.BAD, text, "mount or make what it leads to, or name another --data-dir")
     if root.exists() and not root.is_dir():
         return Finding(name, Verdict.BAD, f"{root} is no directory", "name another --data-dir")
     if root.exists() and any(root.iterdir()):
@@ -157,38 +160,6 @@ def sync_check(root: Path) -> Finding:
     if median > SYNC_SLOW_SECONDS:
         return Finding("sync", Verdict.WARNING, text, "expect latency above that: use a faster disk")
     return Finding("sync", Verdict.GOOD, text)
-
-
-def limits_check(_root: Path) -> Finding:
-    """The process may open enough files. Journals, segments and connections each need one."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < OPEN_FILES_MIN:
-        return Finding(
-            "open files", Verdict.WARNING, f"{soft} at most (hard {hard})", f"ulimit -n {OPEN_FILES_MIN}"
-        )
-    return Finding("open files", Verdict.GOOD, f"{soft} at most")
-
-
-def ports_check(root: Path) -> Finding:
-    """No other process listens at the ports of nodes that do not run."""
-    if not (root / CLUSTER_FILE).exists():
-        return Finding("ports", Verdict.GOOD, "chosen when the directory is made")
-    taken = []
-    try:
-        cluster = Cluster.open(root)
-        for node in cluster.nodes:
-            if is_running(cluster.data_dir(node)):
-                continue
-            settings = load(Settings, path=root / f"{node}.toml", environment={}, flags={}).config
-            taken += [each for each in (settings.native.address, settings.http.address) if _is_taken(each)]
-    except (ConfigError, OSError):
-        return Finding("ports", Verdict.WARNING, "unknown: see above", "mend the directory first")
-    if taken:
-        remedy = "end the process that listens there, or change the address in the node's toml file"
-        return Finding("ports", Verdict.BAD, f"taken by another process: {', '.join(taken)}", remedy)
-    return Finding("ports", Verdict.GOOD, "free, or ours")
 
 
 def java_check(_root: Path) -> Finding:
@@ -370,13 +341,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     configuration_check,
     disk_check,
     sync_check,
-    limits_check,
-    ports_check,
+    *DOOR_CHECKS,
     damage_check,
     keyspace_check,
     end_check,
     journals_check,
     store_check,
+    *TOKEN_CHECKS,
     *NODE_CHECKS,
     java_check,
 )
@@ -399,14 +370,3 @@ def _file_system(path: Path) -> str:
 
 def _is_exposed(path: Path) -> bool:
     return path.is_dir() and bool(path.stat().st_mode & 0o077)
-
-
-def _is_taken(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError:
-            return True
-    return False

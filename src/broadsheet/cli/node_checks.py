@@ -3,11 +3,9 @@
 They read its files and its settings; a node that runs is asked for `/readyz`, which needs no token.
 """
 
-import base64
-import binascii
 import os
 import time
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError, URLError
@@ -16,86 +14,98 @@ from urllib.request import urlopen
 import msgspec
 
 from broadsheet import __version__
-from broadsheet.access.tokens import parse_keys
 from broadsheet.base.names import PARTIAL_SEGMENT
-from broadsheet.cli.calling import TOKEN_VARIABLE
-from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
 from broadsheet.cli.findings import Check, Finding, Verdict
+from broadsheet.cli.node_faults import faults_of_nodes, settings_of_node
 from broadsheet.cli.running import FILE, Running, is_running
-from broadsheet.config import load
 from broadsheet.doors.readiness import ReadinessReply
-from broadsheet.errors import ConfigError
+from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.node import Settings
+from broadsheet.journal.disk_space import fullness
 from broadsheet.runtime.data_dir import check_format, node_of
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.objects import local_root
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.system import OWN_STORE, LocalStores, default_of, mark_of
+from broadsheet.wal.format import RowFlag
+from broadsheet.wal.inspection import inspected
+from broadsheet.wal.opening import refuse_foreign
 
 CLOCK_SECONDS_MAX: Final = 60
+INODES_MIN: Final = 1_000
+ROOM_BYTES_MIN: Final = 64 << 20
+FILES_LOOKED_AT: Final = 20_000
+"""Of one node. Ten thousand journals have about as many files."""
+LOG_BYTES_LOOKED_AT: Final = 1 << 30
+"""A longer log is left to the start of its node: to read it takes as long."""
 """How far the time of a file may lie ahead of the clock."""
 READY_SECONDS_MAX: Final = 5
-TOKEN_BYTES_MAX: Final = 64 << 10
-
-
-class _Claims(msgspec.Struct):
-    exp: float | None = None
 
 
 def format_check(root: Path) -> Finding:
     """Each node's directory has a format that this release opens, and is of that node and this user."""
     good = Finding("format", Verdict.GOOD, "this release opens what is there")
-    return _first(good, root, _format_fault, "do what that says; nothing in the directory was changed")
+    remedy = "do what that says; nothing in the directory was changed"
+    return faults_of_nodes(good, root, _format_fault, remedy)
 
 
 def files_check(root: Path) -> Finding:
     """No log is missing beside the data that only it explains."""
     good = Finding("files", Verdict.GOOD, "no log is missing")
     remedy = "put it back, or restore the whole data directory from a backup: never a part of it"
-    return _first(good, root, _missing_log, remedy)
+    return faults_of_nodes(good, root, _missing_log, remedy)
 
 
 def clock_check(root: Path) -> Finding:
     """The clock is not behind the files that nodes wrote: tokens and flush intervals go by it."""
     good = Finding("clock", Verdict.GOOD, "not behind the files of the nodes")
-    return _first(good, root, _clock_fault, "set the clock, and keep it right (NTP)", verdict=Verdict.WARNING)
-
-
-def secrets_check(root: Path) -> Finding:
-    """The files of keys and tokens that settings name can be read and used."""
-    good = Finding("keys", Verdict.GOOD, "those that settings name can be used")
-    return _first(
-        good, root, _secret_fault, "put the file there (docs/operations/tokens.md), or change the setting"
-    )
+    remedy = "set the clock, and keep it right (NTP)"
+    return faults_of_nodes(good, root, _clock_fault, remedy, verdict=Verdict.WARNING)
 
 
 def stores_check(root: Path) -> Finding:
     """The fragment stores that settings name can exist, and those that nodes have used are there."""
     good = Finding("stores", Verdict.GOOD, "those that settings name can be used")
     remedy = "mount or mend it, or change the setting; docs/operations/running.md says how a store moves"
-    return _first(good, root, _store_fault, remedy)
+    return faults_of_nodes(good, root, _store_fault, remedy)
+
+
+def room_check(root: Path) -> Finding:
+    """The disks of the nodes and of their stores have room: for appends, for files, and for fragments."""
+    good = Finding("room", Verdict.GOOD, "the disks of nodes and stores take appends and fragments")
+    remedy = "make room, or mount it so that it can be written: a node goes on by itself when there is some"
+    return faults_of_nodes(good, root, _room_fault, remedy)
+
+
+def owners_check(root: Path) -> Finding:
+    """Every file of a node belongs to the owner of its directory: one run as root leaves others."""
+    good = Finding("owners", Verdict.GOOD, "the files of a node belong to the owner of its directory")
+    return faults_of_nodes(good, root, _owner_fault, "run the node as one user; chown -R to that user")
+
+
+def logs_check(root: Path) -> Finding:
+    """The logs of stopped nodes would be opened, and no record in them is damaged."""
+    good = Finding("logs", Verdict.GOOD, "no log of a stopped node has a foreign file or a damaged record")
+    remedy = "move foreign files away; a start mends damaged records, or says which journals lost some"
+    return faults_of_nodes(good, root, _log_fault, remedy)
 
 
 def ended_check(root: Path) -> Finding:
     """No node was killed: one that ends by itself removes the file in which its process names itself."""
     good = Finding("processes", Verdict.GOOD, "none was killed")
     remedy = "start it: it recovers by itself; look into the system's log for what killed it"
-    return _first(good, root, _killed, remedy, verdict=Verdict.WARNING)
+    return faults_of_nodes(good, root, _killed, remedy, verdict=Verdict.WARNING)
 
 
 def ready_check(root: Path) -> Finding:
     """Every node that runs can serve."""
     good = Finding("ready", Verdict.GOOD, "every node that runs can serve")
-    found = _first(good, root, lambda path, _: _troubles(path, is_warning=False), "do what the reasons say")
+    remedy = "do what the reasons say"
+    found = faults_of_nodes(good, root, lambda path, _: _troubles(path, is_warning=False), remedy)
     if found.verdict is not Verdict.GOOD:
         return found
-    return _first(
-        good,
-        root,
-        lambda path, _: _troubles(path, is_warning=True),
-        "do what the reasons say",
-        verdict=Verdict.WARNING,
+    return faults_of_nodes(
+        good, root, lambda path, _: _troubles(path, is_warning=True), remedy, verdict=Verdict.WARNING
     )
 
 
@@ -103,69 +113,21 @@ def version_check(root: Path) -> Finding:
     """The nodes that run are of the release of this command."""
     good = Finding("version", Verdict.GOOD, f"{__version__}, as are nodes that run")
     remedy = "start the node again with this release, or use the command of the node's"
-    return _first(good, root, _other_version, remedy, verdict=Verdict.WARNING)
-
-
-def token_check(_root: Path) -> Finding:
-    """The token in the environment, if there is one, has the form of a token and has not expired."""
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token:
-        return Finding("token", Verdict.GOOD, f"{TOKEN_VARIABLE} is not set")
-    remedy = f"mint another one (`broadsheet token mint`), or unset {TOKEN_VARIABLE}"
-    try:
-        _, body, _ = token[:TOKEN_BYTES_MAX].split(".")
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)
-    except (ValueError, binascii.Error, msgspec.DecodeError):
-        return Finding("token", Verdict.BAD, f"what {TOKEN_VARIABLE} holds is no token", remedy)
-    if claims.exp is not None and claims.exp <= time.time():
-        ago = time.time() - claims.exp
-        return Finding("token", Verdict.BAD, f"{TOKEN_VARIABLE} expired {ago:.0f} s ago", remedy)
-    return Finding("token", Verdict.GOOD, "it has the form of a token, and has not expired")
+    return faults_of_nodes(good, root, _other_version, remedy, verdict=Verdict.WARNING)
 
 
 NODE_CHECKS: Final[tuple[Check, ...]] = (
     format_check,
     files_check,
     clock_check,
-    secrets_check,
     stores_check,
+    room_check,
+    owners_check,
+    logs_check,
     ended_check,
     ready_check,
     version_check,
-    token_check,
 )
-
-
-def _first(
-    good: Finding,
-    root: Path,
-    fault: Callable[[Path, str], str],
-    remedy: str,
-    *,
-    verdict: Verdict = Verdict.BAD,
-) -> Finding:
-    """`good`, or a finding with the faults that `fault` tells of each node's directory and name."""
-    try:
-        faults = [found for path, node in _nodes(root) if (found := fault(path, node))]
-    except (ConfigError, OSError) as error:
-        return Finding(good.check, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
-    return Finding(good.check, verdict, "; ".join(faults), remedy) if faults else good
-
-
-def _nodes(root: Path) -> Iterator[tuple[Path, str]]:
-    """The directory of each node below `root` that was started once, and its name, empty where not known."""
-    if (root / CLUSTER_FILE).exists():
-        cluster = Cluster.open(root)
-        yield from ((path, node) for node in cluster.nodes if (path := cluster.data_dir(node)).is_dir())
-    else:
-        yield from ((path, "") for path in data_dirs(root))
-
-
-def _settings(path: Path, node: str) -> Settings:
-    """The settings of a node: of the file that `up` made, or else of the environment."""
-    if node:
-        return load(Settings, path=path.parent / f"{node}.toml", environment={}, flags={}).config
-    return load(Settings, path=None, environment=os.environ, flags={}).config
 
 
 def _format_fault(path: Path, node: str) -> str:
@@ -192,6 +154,66 @@ def _missing_log(path: Path, _node: str) -> str:
     return ""
 
 
+def _room_fault(path: Path, node: str) -> str:
+    journals = settings_of_node(path, node).journals
+    disk, places = LocalDisk(path), [path, path / OWN_STORE]
+    try:
+        full = fullness(journals, disk)
+    finally:
+        disk.close()
+    for url in (journals.store, *journals.stores):
+        with suppress(ConfigError):  # `stores_check` says so.
+            places += [local_root(url)] if url else []
+    wants = [(place, _want_of(place)) for place in dict.fromkeys(places) if place.is_dir()]
+    faults = [f"{place}: {want}" for place, want in wants if want]
+    return "; ".join([*([f"{path}: appends are refused: {full}"] if full else []), *faults])
+
+
+def _want_of(place: Path) -> str:
+    """What a directory's file system lacks; empty if nothing."""
+    found = os.statvfs(place)
+    if found.f_flag & os.ST_RDONLY:
+        return "its file system is mounted read-only"
+    if found.f_files and found.f_favail < INODES_MIN:
+        return f"its file system has {found.f_favail} inodes left of {found.f_files}: each fragment takes one"
+    if found.f_bavail * found.f_frsize < ROOM_BYTES_MIN:
+        return f"its file system has {found.f_bavail * found.f_frsize >> 20} MiB left, less than a fragment"
+    return ""
+
+
+def _owner_fault(path: Path, _node: str) -> str:
+    owner = path.stat().st_uid
+    for count, file in enumerate(path.rglob("*")):
+        if count >= FILES_LOOKED_AT:
+            break
+        with suppress(FileNotFoundError):  # A node that runs removes some.
+            if (uid := file.lstat().st_uid) != owner:
+                return f"{file} belongs to uid {uid}, and {path} to {owner}"
+    return ""
+
+
+def _log_fault(path: Path, _node: str) -> str:
+    if is_running(path):
+        return ""  # It looks at its logs itself, and `/readyz` says what it found.
+    disk, faults = LocalDisk(path), []
+    try:
+        refuse_foreign("keyspace/log", disk.list("keyspace/log"))  # `keyspace_check` reads its records.
+        for role in ("journals", "metastore"):
+            refuse_foreign(f"{role}/log", disk.list(f"{role}/log"))
+            size = sum(file.stat().st_size for file in path.glob(f"{role}/log/*"))
+            if 0 < size <= LOG_BYTES_LOOKED_AT:
+                with inspected(disk, f"{role}/log") as log:
+                    verdicts = [log.verdict(stream) for stream in log.streams()]
+                bad = sum(each is not None and bool(each.flags & RowFlag.QUARANTINED) for each in verdicts)
+                if bad:
+                    faults.append(f"{path / role / 'log'}: {bad} of its streams have damaged records")
+    except (ConfigError, Corrupt) as error:
+        faults.append(f"{path}: {error}")
+    finally:
+        disk.close()
+    return "; ".join(faults)
+
+
 def _is_filled(directory: Path) -> bool:
     return directory.is_dir() and any(directory.iterdir())
 
@@ -202,30 +224,8 @@ def _clock_fault(path: Path, _node: str) -> str:
     return f"a file below {path} is {ahead:.0f} s ahead of the clock" if ahead > CLOCK_SECONDS_MAX else ""
 
 
-def _secret_fault(path: Path, node: str) -> str:
-    settings = _settings(path, node)
-    faults = []
-    for name, place in (
-        ("native.keys_file", settings.native.keys_file),
-        ("metastore.token_file", settings.metastore.token_file),
-    ):
-        if not place:
-            continue
-        try:
-            text = Path(place).read_text(encoding="ascii")
-            if name == "native.keys_file" and not parse_keys(text):
-                faults.append(f"{name} {place} holds no key")
-            elif not text.strip():
-                faults.append(f"{name} {place} is empty")
-            elif Path(place).stat().st_mode & 0o077:
-                faults.append(f"{name} {place} can be read by others: chmod 600 {place}")
-        except (OSError, ValueError, ConfigError) as error:
-            faults.append(f"{name} {place} cannot be used: {error}")
-    return "; ".join(faults)
-
-
 def _store_fault(path: Path, node: str) -> str:
-    journals = _settings(path, node).journals
+    journals = settings_of_node(path, node).journals
     if fault := _default_fault(path, journals):
         return fault
     for url in dict.fromkeys(each for each in (journals.store, *journals.stores) if each):
@@ -276,8 +276,12 @@ def _asked(path: Path) -> ReadinessReply | None:
     except HTTPError as refused:
         with refused:
             body = refused.read()
-    except URLError as error:
-        raise OSError(f"node {running.node} does not answer at {url}: {error.reason}") from error
+    except OSError as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise OSError(
+            f"node {running.node} does not answer at {url}: {why}; its process {running.pid} is there, and"
+            " may be stopped or stuck: read its log, and end it if it stays so"
+        ) from error
     try:
         return msgspec.json.decode(body, type=ReadinessReply)
     except msgspec.DecodeError as error:
@@ -285,7 +289,10 @@ def _asked(path: Path) -> ReadinessReply | None:
 
 
 def _troubles(path: Path, *, is_warning: bool) -> str:
-    found = _asked(path)
+    try:
+        found = _asked(path)
+    except OSError as error:
+        return "" if is_warning else str(error)
     if found is None:
         return ""
     stage = "" if found.state == "ready" or is_warning else f"it is {found.state}"
@@ -297,7 +304,10 @@ def _troubles(path: Path, *, is_warning: bool) -> str:
 
 
 def _other_version(path: Path, _node: str) -> str:
-    found = _asked(path)
+    try:
+        found = _asked(path)
+    except OSError:
+        return ""  # `ready_check` says so.
     if found is None or found.version == __version__:
         return ""
     return f"node {found.node} runs {found.version}, and this command is {__version__}"

@@ -129,7 +129,7 @@ def _open_locked(
     opened_files: list[File],
 ) -> OpenedLog:
     names = disk.list(directory)
-    _refuse_foreign(directory, names)
+    refuse_foreign(directory, names)
     files: dict[int, File] = {}
     found: list[Found] = []
     unread: dict[int, list[int]] = {}
@@ -217,7 +217,12 @@ def next_batch(found: Sequence[Found], last: BatchHeader | None, extents: Extent
     return batch_after(last.batch, era)
 
 
-def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
+def refuse_foreign(directory: str, names: Sequence[str]) -> None:
+    """Refuse a log's directory that has other files.
+
+    Raises:
+        ConfigError: the text names one. Nothing was changed.
+    """
     for name in names:
         is_ours = name in (LOCK_NAME, EXTENTS_NAME) or name.startswith(QUARANTINE_PREFIX)
         if not is_ours and segment_index(name) is None:
