@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from broadsheet.base.types import ByteOffset, Epoch
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.records import (
     Checkpoint,
     Proposal,
@@ -33,6 +34,7 @@ def record(
     content: bytes = CONTENT,
     *,
     is_spooled: bool = False,
+    attempt: bytes = b"",
 ) -> bytes:
     digest = sha1(content[:end], usedforsecurity=False).digest()
     head = encode_proposal(
@@ -44,6 +46,7 @@ def record(
         digest=digest,
         registers=registers,
         is_spooled=is_spooled,
+        attempt=attempt,
     )
     return head if is_spooled else head + content[begin:end]
 
@@ -128,6 +131,13 @@ def test_one_flipped_bit_in_a_record_without_registers_takes_none_away(
     whole = record(KNOWN, len(content), content=content, is_spooled=is_spooled)
     for place in range(8 * len(whole)):
         assert tells_no_other_registers(flipped(whole, place // 8, 1 << place % 8), PUT), place
+
+
+def test_a_flipped_flag_of_an_attempt_leaves_a_record_its_sum() -> None:
+    """It may be the only one that names the end of its fragment. The attempt id is what is lost."""
+    whole = record(KNOWN, FENCED, is_spooled=True, attempt=bytes(range(ATTEMPT_BYTES)))
+    (claim,) = claims_of([flipped(whole, 1, 2)], is_complete=True, is_tail=False).claims
+    assert (claim.end, claim.attempts) == (FENCED, ())
 
 
 @pytest.mark.parametrize("is_spooled", [True, False])

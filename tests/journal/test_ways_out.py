@@ -581,7 +581,9 @@ async def test_registers_that_went_with_a_damaged_record_are_lost_and_not_those_
             assert await append(node, NAME, b"x", wanted) is Status.REGISTERS_UNKNOWN
             assert await append(node, NAME, b"and on") is Status.OK
             if seed == 3:
-                assert (await accept(node, may_act=True)).are_registers_lost
+                told = await accept(node, may_act=True)
+                assert told.are_registers_lost
+                assert "registers are lost" in told.reason
     async with running(disk, Shelf(None, {}), seed=4, crashes=crashes) as node:
         assert (node.broker.status(NAME).reason, node.broker.troubles.stopped_count) == ("", 0)
         assert await append(node, NAME, b"x", wanted) is Status.REGISTER_MISMATCH

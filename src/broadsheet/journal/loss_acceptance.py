@@ -25,7 +25,7 @@ from broadsheet.journal.core.spec import epoch_key, spec_key
 from broadsheet.journal.keys import EpochValue, Member, decode_epoch, decode_registers, encode_epoch
 from broadsheet.journal.messages import JournalInfo, LostSpan
 from broadsheet.journal.opening import Keys
-from broadsheet.journal.remedies import accept_loss
+from broadsheet.journal.remedies import accept_loss, registers_lost
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.seal_file import read_seal, write_seal
 from broadsheet.journal.set_aside import copy_out, lost_files, spools_in, sync_files, unused_name
@@ -74,7 +74,7 @@ async def report(
     except OSError as error:
         text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
         raise StoreUnhealthy(text) from error
-    reason = replica.stop_reason or replica.damage
+    reason = replica.stop_reason or replica.damage or registers_lost(name)
     loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
     if is_head_only and loss.is_damaged:
         raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(name)}")

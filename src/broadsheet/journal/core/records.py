@@ -179,7 +179,7 @@ def _decode_proposal(view: memoryview) -> Proposal:
         if len(attempt) < ATTEMPT_BYTES:
             raise ValueError("short attempt id")
     is_spooled = bool(flags & _IS_SPOOLED)
-    if is_spooled and len(view) - content_at > PADDING_MAX:
+    if is_spooled and len(view) - content_at > ATTEMPT_BYTES + PADDING_MAX:  # Registers are longer.
         raise ValueError(f"{len(view) - content_at} bytes behind the registers")
     content = None if is_spooled else view[content_at:]
     if not fragment_begin <= begin < end:
