@@ -298,3 +298,26 @@ async def test_it_follows_a_journal_through_a_kill_of_the_node(tmp_path: Path) -
         rest = [each.json()["n"] async for each in client.messages("follow/one", reader.position)]
         assert rest == [4]
     node.kill()
+
+
+async def test_a_block_of_many_messages_is_given_in_portions() -> None:
+    """Half a million of two bytes held the loop for two seconds, and took 270 MiB at once."""
+    journals = NaiveJournals(JSON_LINES, b"1\n" * 20_000)
+    reader = MessageReader(journals, NAME, patience=PATIENCE)  # type: ignore[arg-type]
+    others, found = 0, list[Message]()
+
+    async def other() -> None:
+        nonlocal others
+        while len(found) < 20_000:
+            others += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(other())
+    async for batch in reader.batches():
+        assert len(batch) <= module.MESSAGES_IN_A_ROW
+        found += batch
+    await beside
+
+    assert [message.offset for message in found] == list(range(0, 40_000, 2))
+    assert [message.position.delivered for message in found] == list(range(1, 20_001))
+    assert others >= 4
