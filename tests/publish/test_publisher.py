@@ -832,6 +832,26 @@ async def test_look_ups_give_up_with_the_patience_whoever_waits_for_them(tmp_pat
         assert took < 10
 
 
+async def test_a_publisher_that_closes_between_portions_says_that_the_first_may_be_there(
+    tmp_path: Path,
+) -> None:
+    """It said that nothing was sent, and a program that sent all again doubled the first ones (C2)."""
+    async with served(tmp_path) as (_, client):
+        publisher = await client.publisher().__aenter__()
+        messages = [{"n": n, "x": "x" * arguments.PORTION_BYTES} for n in range(20)]
+        publishing = asyncio.ensure_future(publisher.publish_many(LINES, messages))
+        for _ in range(1_000):  # Turns of the loop, until one portion is on its way.
+            if publisher._lanes._bytes:
+                break
+            await asyncio.sleep(0)
+        publisher.close()
+
+        with pytest.raises(Unknown, match="the first of 20 messages may be in out/lines"):
+            await publishing
+        with pytest.raises(LocalProtocolError, match="was closed"):
+            await publisher.publish_many(LINES, messages)
+
+
 async def test_a_client_that_closes_before_a_message_could_leave_says_so(tmp_path: Path) -> None:
     """Its task never took a step. Later messages are refused, and what is open is rolled back."""
     async with served(tmp_path) as (node, _):

@@ -147,10 +147,17 @@ class MessagePublisher:
         sent: list[asyncio.Future[None]] = []
         for bodies in await portions(lane.framing, messages):
             await self._lanes.room()
-            self._require_usable()
-            wall = self._time.wall()
-            stamped = [self._outside.committed(lane.framing, body, wall) for body in bodies]
-            sent.append(self._lanes.put(lane, b"".join(stamped), behind=sent[-1] if sent else None))
+            try:
+                self._require_usable()
+                wall = self._time.wall()
+                stamped = [self._outside.committed(lane.framing, body, wall) for body in bodies]
+                sent.append(self._lanes.put(lane, b"".join(stamped), behind=sent[-1] if sent else None))
+            except LocalProtocolError as closed:  # The publisher, or its client, was closed meanwhile.
+                if not sent:
+                    raise
+                raise Unknown(
+                    f"the first of {len(messages)} messages may be in {lane.name}: {closed}"
+                ) from closed
         for number, each in enumerate(sent):
             try:
                 await each
