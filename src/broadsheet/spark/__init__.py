@@ -17,6 +17,6 @@ and nothing else does. Besides this package only the demo imports pyspark. Sourc
 
 from broadsheet.spark.application import read_stream_options, start
 from broadsheet.spark.resuming import resume_options
-from broadsheet.spark.session import register, session
+from broadsheet.spark.session import register, session, watch
 
-__all__ = ["read_stream_options", "register", "resume_options", "session", "start"]
+__all__ = ["read_stream_options", "register", "resume_options", "session", "start", "watch"]

@@ -10,11 +10,14 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from broadsheet.spark.connection import PATIENCE_S
 from broadsheet.spark.jvm import java_home
 from broadsheet.spark.launchers import python_launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from broadsheet.spark.progress import Progress
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
@@ -65,3 +68,18 @@ def register(spark: "SparkSession") -> None:
             "session",
             stacklevel=2,
         )
+
+
+def watch(
+    spark: "SparkSession", *, address: str = "", token: str = "", patience_s: float = PATIENCE_S
+) -> "Progress":
+    """The progress of all queries of a session that begin from now on: lag and bytes of each journal, rows.
+
+    Args:
+        address: `host:port` of a node, for `Progress.pending`.
+        token: by default `BROADSHEET_TOKEN` of the environment.
+        patience_s: how long `Progress.pending` waits for the node.
+    """
+    from broadsheet.spark.progress import Progress
+
+    return Progress(spark, address=address, token=token, patience_s=patience_s)
