@@ -1,5 +1,6 @@
 """Nodes of the command line, for tests: started in a directory of their own, and never left behind."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broadsheet.cli.cluster import PORTS
+from tests.journal.node_process import NodeProcess
 
 COMMAND = [sys.executable, "-m", "broadsheet"]
 SECONDS_MAX = 60
@@ -53,6 +55,21 @@ def from_a_terminal() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def node_of(root: Path) -> Iterator[NodeProcess]:
+    """A node that has the same address after a restart; it is killed afterwards, in any case."""
+    node = NodeProcess(root)
+    try:
+        assert asyncio.run(node.start())
+        configuration = root / "node.toml"
+        configuration.write_text(
+            configuration.read_text().replace('127.0.0.1:0"\n[http]', f'{node.address}"\n[http]')
+        )
+        yield node
+    finally:
+        node.kill()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, environment, from_a_terminal
+from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, environment, from_a_terminal, node_of
 from tests.journal.node_process import NodeProcess
 
 NAME = "cli/followed"
@@ -25,15 +25,9 @@ def _terminal() -> Iterator[None]:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node that has the same address after a restart, and an empty journal."""
-    node = NodeProcess(tmp_path)
-    assert asyncio.run(node.start())
-    configuration = tmp_path / "node.toml"
-    configuration.write_text(
-        configuration.read_text().replace('127.0.0.1:0"\n[http]', f'{node.address}"\n[http]')
-    )
-    assert broadsheet("journals", "create", NAME, BROADSHEET_ADDRESS=node.address).returncode == 0
-    yield node
-    node.kill()
+    with node_of(tmp_path) as node:
+        assert broadsheet("journals", "create", NAME, BROADSHEET_ADDRESS=node.address).returncode == 0
+        yield node
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import pytest
 
 import broadsheet as library
 from broadsheet.journal.core.spec import FRAMING_LABEL
-from tests.cli.processes import COMMAND, SECONDS_MAX, environment, from_a_terminal
+from tests.cli.processes import COMMAND, SECONDS_MAX, environment, from_a_terminal, node_of
 from tests.journal.node_process import NodeProcess
 
 Done = subprocess.CompletedProcess[bytes]
@@ -30,17 +30,11 @@ def _terminal() -> Iterator[None]:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node that has the same address after a restart, and three journals."""
-    node = NodeProcess(tmp_path)
-    assert asyncio.run(node.start())
-    configuration = tmp_path / "node.toml"
-    configuration.write_text(
-        configuration.read_text().replace('127.0.0.1:0"\n[http]', f'{node.address}"\n[http]')
-    )
-    with library.connect_sync(node.address) as client:
-        for name, framing in ((ORDERS, "json-lines"), (OTHER, "json-lines"), (FIXED, "fixed")):
-            client.journals.create(name, labels={FRAMING_LABEL: framing})
-    yield node
-    node.kill()
+    with node_of(tmp_path) as node:
+        with library.connect_sync(node.address) as client:
+            for name, framing in ((ORDERS, "json-lines"), (OTHER, "json-lines"), (FIXED, "fixed")):
+                client.journals.create(name, labels={FRAMING_LABEL: framing})
+        yield node
 
 
 def messages(node: NodeProcess, *arguments: str, content: bytes = b"") -> Done:
