@@ -110,6 +110,8 @@ class SyncJournals(Blocking[Journals]):
     get = blocking(Journals.get)
     reset_head = blocking(Journals.reset_head)
     accept_loss = blocking(Journals.accept_loss)
+    trim = blocking(Journals.trim)
+    offset_at = blocking(Journals.offset_at)
     status = blocking(Journals.status)
     end = blocking(Journals.end)
     append_many = blocking(Journals.append_many)

@@ -150,7 +150,7 @@ class OffsetNotYetAvailable(Refused):
 
 
 class Trimmed(Refused):
-    """No fragment has the requested data: an operator gave it up, or moved its objects out of the store."""
+    """No fragment has the requested data: a trim or a retention removed it, or it was given up."""
 
     status = Status.TRIMMED
 

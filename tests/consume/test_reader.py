@@ -19,7 +19,7 @@ from broadsheet.consume import reader as module
 from broadsheet.consume.message import Message
 from broadsheet.consume.reader import MessageReader
 from broadsheet.errors import InvalidArgument, NotFound
-from broadsheet.journal.client import EncodedIndex
+from broadsheet.journal.client_reads import EncodedIndex
 from broadsheet.journal.core.spec import FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import Chunk, JournalInfo, JournalStatus
 from broadsheet.message import columns, producer_state

@@ -31,10 +31,12 @@ from broadsheet.journal.messages import (
     ListRequest,
     LossRequest,
     NameRequest,
+    OffsetAtRequest,
     ProducerIndexRequest,
     ReadRequest,
     RunRequest,
     SettleRequest,
+    TrimRequest,
 )
 from broadsheet.node import Node, NodeConfig, Settings
 from broadsheet.observe.logs import Logs
@@ -63,6 +65,8 @@ NAMED: dict[str, Callable[[JournalName], msgspec.Struct]] = {
     "journal.index_points": IndexPointsRequest,
     "journal.reset_head": LossRequest,
     "journal.accept_loss": LossRequest,
+    "journal.trim": lambda name: TrimRequest(name, ByteOffset(0)),
+    "journal.offset_at": lambda name: OffsetAtRequest(name, WallTime(0)),
     "journal.settle": lambda name: SettleRequest(name, bytes(16)),
 }
 """Methods about one name: how to ask about it."""

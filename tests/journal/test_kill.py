@@ -59,7 +59,9 @@ async def workload(client: Client, history: History) -> None:
         await journals.create(EXTRA, fragment_length=1 << 10, if_absent=True)
         await journals.append(EXTRA, b"y" * 4096)
         await journals.append(EXTRA, b"z" * 4096)
+        await journals.append(EXTRA, b"w" * 4096)
         await until_stored(client)
+        await until_trimmed(client)
         await journals.delete(EXTRA)
         with pytest.raises(NotFound):
             await journals.get(EXTRA)
@@ -90,6 +92,14 @@ async def until_stored(client: Client) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("a closed fragment is stored")
+
+
+async def until_trimmed(client: Client) -> None:
+    for _ in range(500):
+        if (await client.journals.trim(EXTRA, 4096)).begin:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the first of two stored fragments is removed, once the log names it no more")
 
 
 async def verify(client: Client, history: History) -> None:

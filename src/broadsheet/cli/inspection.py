@@ -175,6 +175,8 @@ def _spec_rows(spec: FragmentSpec) -> list[tuple[str, str]]:
         ("codec", spec.codec.value),
         ("store", spec.store or "the node's own"),
         ("flush interval", flush),
+        ("retention", f"{spec.retention / SECOND:g} s" if spec.retention else "none"),
+        ("retained bytes", size_text(spec.retained_bytes) if spec.retained_bytes else "all"),
     ]
 
 

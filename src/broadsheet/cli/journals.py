@@ -6,21 +6,35 @@ comes from the environment, and there is no flag for it (access.5).
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Self, cast
+from typing import Annotated, BinaryIO, Final, cast
 
 import msgspec
 import typer
 
 from broadsheet.base.time import SECOND
-from broadsheet.cli import inspection
+from broadsheet.cli import inspection, upkeep
 from broadsheet.cli.append import Appended, append_lines, append_pieces, append_whole, telling
-from broadsheet.cli.calling import ADDRESS_VARIABLE, call_node
+from broadsheet.cli.calling import call_node
 from broadsheet.cli.follow import EARLIEST, start_of
 from broadsheet.cli.follow import follow as follow_journal
+from broadsheet.cli.options import (
+    DEFAULT_ADDRESS,
+    EXIT_DRY_RUN,
+    Address,
+    AsJSON,
+    Name,
+    Retained,
+    Retention,
+    Yes,
+    labels_of,
+    print_result,
+    seconds_of,
+)
+from broadsheet.cli.progress import Progress
 from broadsheet.cli.streams import STANDARD_INPUT_DESCRIPTOR, STANDARD_OUTPUT_DESCRIPTOR, Input, write
 from broadsheet.cli.tables import place_of, size_of
 from broadsheet.client import Client
@@ -28,15 +42,10 @@ from broadsheet.config import duration_of
 from broadsheet.journal.messages import LossReply
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
+app.registered_commands += upkeep.app.registered_commands
 
 STANDARD_INPUT: Final = Path("-")
 
-Address = Annotated[str, typer.Option(envvar=ADDRESS_VARIABLE, help="The node's native door, host:port.")]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Name = Annotated[str, typer.Argument(help="The journal.")]
-DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
-EXIT_DRY_RUN: Final = 4
-"""The exit status of a command that needs `--yes` and did not get it. Nothing was changed."""
 EXIT_UNTOLD: Final = 3
 """The exit status of an append that is done and could not be told: that of an unknown outcome.
 
@@ -59,6 +68,8 @@ def create(
     flush_interval: Annotated[
         str | None, typer.Option(help="As in `10m`; a fragment is also closed at each multiple of it.")
     ] = None,
+    retention: Retention = None,
+    retained_bytes: Retained = None,
     label: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE; may be repeated, with another NAME.")
     ] = None,
@@ -66,8 +77,9 @@ def create(
     json: AsJSON = False,
 ) -> None:
     """Create a journal."""
-    labels = _labels(label or [])
-    flushed = None if flush_interval is None else duration_of(flush_interval, "--flush-interval") / SECOND
+    labels = labels_of(label or [])
+    flushed = seconds_of(flush_interval, "--flush-interval")
+    kept = seconds_of(retention, "--retention")
 
     async def work(client: Client) -> None:
         info = await client.journals.create(
@@ -76,10 +88,12 @@ def create(
             codec=codec,
             store=store,
             flush_interval=flushed,
+            retention=kept,
+            retained_bytes=retained_bytes,
             labels=labels,
             if_absent=if_absent,
         )
-        _print(info, json, f"{info.name}: created at revision {info.create_revision}")
+        print_result(info, json, f"{info.name}: created at revision {info.create_revision}")
 
     call_node(address, work)
 
@@ -98,7 +112,7 @@ def list_(
 
     async def work(client: Client) -> None:
         infos = await client.journals.list(prefix, selector=selector)
-        _print({"journals": infos}, json, "\n".join(info.name for info in infos))
+        print_result({"journals": infos}, json, "\n".join(info.name for info in infos))
 
     call_node(address, work)
 
@@ -111,7 +125,7 @@ def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
         found = await client.journals.status(name)
         told = {field: value for field, value in msgspec.structs.asdict(found).items() if value is not None}
         lines = [f"{field}: {value}" for field, value in told.items() if value != ""]
-        _print(found, json, "\n".join(lines))
+        print_result(found, json, "\n".join(lines))
 
     call_node(address, work)
 
@@ -122,7 +136,7 @@ def describe(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = F
 
     async def work(client: Client) -> None:
         told = await inspection.description(client, name)
-        _print(told, json, inspection.description_text(told))
+        print_result(told, json, inspection.description_text(told))
 
     call_node(address, work)
 
@@ -133,7 +147,7 @@ def fragments(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = 
 
     async def work(client: Client) -> None:
         found = await client.journals.fragments(name)
-        _print({"journal": name, "fragments": found}, json, inspection.fragments_text(found))
+        print_result({"journal": name, "fragments": found}, json, inspection.fragments_text(found))
 
     call_node(address, work)
 
@@ -148,12 +162,12 @@ def verify(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
     told: list[inspection.Verified] = []
 
     async def work(client: Client) -> None:
-        with _Progress(f"verify {name}", None) as progress:
+        with Progress(f"verify {name}", None) as progress:
             told.append(await inspection.verified(client, name, progress.advance))
 
     call_node(address, work)
     (found,) = told
-    _print(found, json, inspection.verified_text(found))
+    print_result(found, json, inspection.verified_text(found))
     if found.damaged:
         raise typer.Exit(1)
 
@@ -204,7 +218,7 @@ def append(
         nonlocal told, text
         total = None if file is None or is_standard else max(0, file.stat().st_size - skip_bytes)
         opened = nullcontext() if file is None or is_standard else _opened(file, "rb")
-        with opened as content, _Progress(f"append {name}", total) as progress:
+        with opened as content, Progress(f"append {name}", total) as progress:
             source = Input(STANDARD_INPUT_DESCRIPTOR if content is None else content.fileno())
             done = Appended(name, offset=offset, skipped=skip_bytes, advance=progress.advance)
             with telling(done):
@@ -214,7 +228,7 @@ def append(
 
     call_node(address, work)
     try:
-        _print(told, json, text)
+        print_result(told, json, text)
         sys.stdout.flush()
     except OSError as error:
         print(f"broadsheet: {text}; standard output took no word of it: {error.strerror}", file=sys.stderr)
@@ -251,7 +265,7 @@ def read(
         if output is not None and not block:
             total = (end if end is not None else await client.journals.end(name)) - first
         sink = None
-        with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
+        with Progress(f"read {name}", total) if output is not None else Progress("", 0) as progress:
             async for chunk in client.journals.read(name, first, end=end, block=block):
                 at = chunk.end
                 if output is None:
@@ -266,7 +280,7 @@ def read(
         if output is not None:
             (sink or _opened(output, "wb")).close()
             told = {"journal": name, "begin": first, "end": at}
-            _print(told, json, f"{name}: [{first}, {at}) to {output}")
+            print_result(told, json, f"{name}: [{first}, {at}) to {output}")
 
     call_node(address, work)
 
@@ -305,12 +319,11 @@ def delete(
 
     async def work(client: Client) -> None:
         await client.journals.delete(name)
-        _print({"journal": name, "deleted": True}, json, f"{name}: deleted")
+        print_result({"journal": name, "deleted": True}, json, f"{name}: deleted")
 
     call_node(address, work)
 
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing changes.")]
 Head = Annotated[
     int | None,
     typer.Option(
@@ -373,7 +386,7 @@ def _accept(address: str, work: Callable[[Client], Awaitable[LossReply]], *, is_
     lines.append(f"appends go on at {loss.head}")
     if not loss.is_done:
         lines.append("nothing was changed: --yes accepts this loss")
-    _print(loss, is_json, "\n".join(lines))
+    print_result(loss, is_json, "\n".join(lines))
     if not loss.is_done:
         raise typer.Exit(EXIT_DRY_RUN)
 
@@ -388,54 +401,3 @@ def _opened(path: Path, mode: str) -> BinaryIO:
         return cast(BinaryIO, path.open(mode))
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}") from None
-
-
-class _Progress:
-    """A progress bar on standard error, if that is a terminal."""
-
-    def __init__(self, title: str, total_bytes: int | None) -> None:
-        self._title, self._total = title, total_bytes
-        self._bar: Any = None
-        self._task: Any = None
-
-    def advance(self, count: int) -> None:
-        """Move the bar by `count` bytes."""
-        if self._bar is not None:
-            self._bar.advance(self._task, count)
-
-    def __enter__(self) -> Self:
-        if self._title and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task(self._title, total=self._total)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _labels(texts: Sequence[str]) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"label {text!r} is not NAME=VALUE")
-        if name in labels:
-            raise typer.BadParameter(
-                f"--label {name} is given twice, as {labels[name]!r} and {value!r}: a journal has one value"
-                " for each name"
-            )
-        labels[name] = value
-    return labels
-
-
-def _print(what: object, is_json: bool, text: str) -> None:
-    if is_json:
-        print(msgspec.json.encode(what).decode())
-    elif text:
-        print(text)

@@ -16,7 +16,7 @@ import typer
 from broadsheet import __version__
 from broadsheet.base.types import Revision
 from broadsheet.cli.cluster import data_dirs
-from broadsheet.cli.journals import EXIT_DRY_RUN, AsJSON, Yes
+from broadsheet.cli.options import EXIT_DRY_RUN, AsJSON, Yes
 from broadsheet.errors import ConfigError, InvalidArgument
 from broadsheet.journal.core.spec import SPEC_PREFIX
 from broadsheet.journal.orphans import (

@@ -14,7 +14,7 @@ from broadsheet.base.time import SECOND
 from broadsheet.cli.append import telling
 from broadsheet.cli.calling import call_node
 from broadsheet.cli.follow import EARLIEST, start_of
-from broadsheet.cli.journals import DEFAULT_ADDRESS, Address, AsJSON, Name
+from broadsheet.cli.options import DEFAULT_ADDRESS, Address, AsJSON, Name
 from broadsheet.cli.publish import Published, publish_lines
 from broadsheet.cli.streams import (
     STANDARD_INPUT_DESCRIPTOR,

@@ -21,7 +21,7 @@ import typer
 from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.tokens import KEY_BYTES_MIN, KEY_COUNT_MAX, Tokens, key_id, parse_keys
 from broadsheet.base.time import SECOND, WallTime
-from broadsheet.cli.journals import AsJSON
+from broadsheet.cli.options import AsJSON
 from broadsheet.config import duration_of, load
 from broadsheet.errors import ConfigError
 from broadsheet.node import Settings

@@ -28,7 +28,7 @@ from broadsheet.journal.messages import Chunk
 from broadsheet.message.columns import Frames, frames_of
 from broadsheet.message.framing import HEADER, JSON_LINES, Framing, Kind, may_have_frame
 from broadsheet.message.position import Position
-from broadsheet.message.producer_state import ProducerIndex, begun, thinned
+from broadsheet.message.producer_state import ProducerIndex, beginning, begun, thinned
 from broadsheet.message.replay import Read, Rows, committed
 from broadsheet.message.spans import replays
 from broadsheet.message.stored_index import index_from
@@ -95,6 +95,8 @@ class MessageReader:
         here = self.position = await self._begin(info.create_revision)
         span = _Span(here)
         index = await self._index_at(framing_of(info.spec) or JSON_LINES, here.offset)
+        if 0 < index.offset == here.offset == await self._first_offset():
+            index = beginning(index)  # What lies below was removed.
         thin_at, rest, looked = index.offset + THIN_BYTES, bytearray(), 0
         reading = self._journals.read(
             self.journal,
@@ -149,8 +151,11 @@ class MessageReader:
             return Position(await self._journals.end(self.journal, timeout=self._patience), create_revision)
         if isinstance(start, int):
             return Position(start, create_revision)
-        found = await self._journals.status(self.journal, timeout=self._patience)
-        return Position(found.begin or 0, create_revision)
+        return Position(await self._first_offset(), create_revision)
+
+    async def _first_offset(self) -> int:
+        """The first byte of the journal that can be read."""
+        return (await self._journals.status(self.journal, timeout=self._patience)).begin or 0
 
     async def _index_at(self, framing: Framing, offset: int) -> ProducerIndex:
         """The newest producer index at or below `offset`."""

@@ -56,6 +56,7 @@ from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
 from broadsheet.journal.status import status_of, status_of_opening
+from broadsheet.journal.trimming import Trimming
 from broadsheet.keyspace.core.transaction import Absent, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
@@ -309,11 +310,26 @@ class Broker:
         Raises:
             NotFound, ShuttingDown, StoreUnhealthy: as `replica`.
         """
+        return (await self._housekeeping(name, create_revision, by)).indexing
+
+    async def trimming(
+        self, name: str, create_revision: Revision | None = None, *, by: Instant | None = None
+    ) -> Trimming:
+        """The remover of a journal's oldest fragments; waits until the journal is open.
+
+        Raises:
+            NotFound, ShuttingDown, StoreUnhealthy: as `replica`.
+        """
+        return (await self._housekeeping(name, create_revision, by)).trimming
+
+    async def _housekeeping(
+        self, name: str, create_revision: Revision | None, by: Instant | None
+    ) -> Housekeeping:
         replica = await self.replica(name, create_revision, by=by)
         slot = self._slots.get(replica.name)
         if slot is None or slot.housekeeping is None:
             raise NotFound(f"journal {name} was deleted")
-        return slot.housekeeping.indexing
+        return slot.housekeeping
 
     def list(self, listing: Listing) -> Page:
         """One page of the journals, in order of name."""

@@ -14,10 +14,10 @@ import msgspec
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import AlreadyExists, RemoteProtocolError
+from broadsheet.errors import AlreadyExists
 from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
-from broadsheet.journal.client_reads import Reader, read_index
+from broadsheet.journal.client_reads import EncodedIndex, Reader, read_index
 from broadsheet.journal.client_requests import (
     RETRY_MAX,
     RETRY_MIN,
@@ -27,9 +27,12 @@ from broadsheet.journal.client_requests import (
     interval_of,
     is_repeatable,
     name_of,
+    offset_of,
     pieces_of,
+    require_progress,
     revision_of,
     seconds_of,
+    wall_of,
 )
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
@@ -50,8 +53,12 @@ from broadsheet.journal.messages import (
     LossReply,
     LossRequest,
     NameRequest,
+    OffsetAtReply,
+    OffsetAtRequest,
     ProducerIndexRequest,
     Registers,
+    TrimReply,
+    TrimRequest,
 )
 from broadsheet.ports import Random
 from broadsheet.wire.client import Caller
@@ -66,31 +73,14 @@ TIMEOUT_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 5.0
 """How long `end` waits for a status at least: if the journal is being opened, a node tells why after half a
 second."""
+TRIM_SECONDS: Final = 600.0
+"""A trim may remove a hundred thousand objects, one by one."""
 
 S = TypeVar("S", bound=msgspec.Struct)
-P = TypeVar("P", str, int)
-"""Where a page of a listing ends: a name or an offset."""
-
-
-def _require_progress(what: str, before: P, reached: P) -> None:
-    """Refuse a page of a node's answer that is not above the page before it: there would be no last one."""
-    if reached <= before:
-        raise RemoteProtocolError(
-            f"{what}: a page that ends at {reached!r} follows one that ends at {before!r}"
-        )
 
 
 def _offset(offset: int | None) -> ByteOffset | None:
     return None if offset is None else ByteOffset(offset)
-
-
-class EncodedIndex(msgspec.Struct, frozen=True):
-    """A journal's producer index at an index point."""
-
-    offset: int
-    """The index point: a frame boundary at or below the offset asked for."""
-    encoded: bytes
-    """The states there, as `message.stored_index` encodes them; empty at the journal's begin."""
 
 
 class Journals:
@@ -119,6 +109,8 @@ class Journals:
         codec: str | None = None,
         store: str | None = None,
         flush_interval: float | None = None,
+        retention: float | None = None,
+        retained_bytes: int | None = None,
         labels: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> JournalInfo:
@@ -130,6 +122,8 @@ class Journals:
             store: URL of the fragment store; by default the node's own.
             flush_interval: seconds, at least 60: fragments are closed at its multiples, too; by default
                 never.
+            retention: seconds, at least 60: what was stored longer ago is removed; by default nothing.
+            retained_bytes: what lies further below the end is removed; by default nothing.
             labels: names and values by which `list` selects journals; some tell the node how the content is
                 framed.
             if_absent: return an existing journal of that name instead of raising.
@@ -147,7 +141,13 @@ class Journals:
         if store is not None:
             fragment = msgspec.structs.replace(fragment, store=store)
         if flush_interval is not None:
-            fragment = msgspec.structs.replace(fragment, flush_interval=interval_of(flush_interval))
+            fragment = msgspec.structs.replace(
+                fragment, flush_interval=interval_of("flush_interval", flush_interval)
+            )
+        if retention is not None:
+            fragment = msgspec.structs.replace(fragment, retention=interval_of("retention", retention))
+        if retained_bytes is not None:
+            fragment = msgspec.structs.replace(fragment, retained_bytes=retained_bytes)
         spec = JournalSpec(name=JournalName(name), fragment=fragment, labels=dict(labels or {}))
         try:
             return await self._call("journal.create", CreateRequest(spec), JournalInfo)
@@ -182,7 +182,7 @@ class Journals:
             found += page.journals
             if not page.has_more:
                 return found
-            _require_progress("journal.list", after, page.after)
+            require_progress("journal.list", after, page.after)
             after = page.after
 
     async def get(self, name: str, *, timeout: float | None = None) -> JournalInfo:
@@ -213,6 +213,49 @@ class Journals:
         """
         request = LossRequest(JournalName(name), may_act=may_act, head=_offset(head))
         return await self._call("journal.accept_loss", request, LossReply)
+
+    async def trim(
+        self, name: str, below: int, *, create_revision: int | None = None, timeout: float = TRIM_SECONDS
+    ) -> TrimReply:
+        """Remove the stored fragments of a journal that end at or below offset `below`, for ever.
+
+        Whole fragments go, from the journal's begin on. What is not stored yet stays, the newest stored
+        fragment too, and all that a commit journal's author or readers of committed messages may still need.
+        A later call removes more. The answer says where the journal begins now, and why more is kept.
+
+        Args:
+            create_revision: of the journal that is meant (`get`); a later one of that name is `NotFound`.
+            timeout: seconds; by default 600.
+
+        Raises:
+            StoreUnhealthy: the journal is stopped, or its store does not answer. Some fragments may be
+                removed, each of them whole: repeat the call.
+            RegistersUnknown: the journal's registers are lost. Nothing was removed.
+            Unknown: the answer did not come in time. A repetition does no harm.
+        """
+        request = TrimRequest(
+            name_of(name), below=offset_of(below), create_revision=revision_of(create_revision)
+        )
+        within = Duration(int(seconds_of(timeout, TRIM_SECONDS) * SECOND))
+        body, _ = await self._caller.call("journal.trim", request, reply=TrimReply, timeout=within)
+        return body
+
+    async def offset_at(self, name: str, when: float, *, create_revision: int | None = None) -> int:
+        """An offset of a journal at or above which all lies that was appended at or after a time.
+
+        It is as near as fragments tell: some older content of the same fragment may lie at or above it, too.
+
+        Args:
+            when: seconds since 1970, by the clocks of the node and its store.
+            create_revision: of the journal that is meant (`get`); a later one of that name is `NotFound`.
+
+        Raises:
+            StoreUnhealthy: the journal is being opened, or its store does not answer.
+        """
+        request = OffsetAtRequest(
+            name_of(name), time=wall_of(when), create_revision=revision_of(create_revision)
+        )
+        return (await self._ask("journal.offset_at", request, OffsetAtReply, None)).offset
 
     async def status(self, name: str, *, timeout: float | None = None) -> JournalStatus:
         """The state of a journal: its begin, its committed end, its fragments, and any trouble.
@@ -400,7 +443,7 @@ class Journals:
             found += page.fragments
             if not page.has_more:
                 return found
-            _require_progress(f"journal.fragments of {name}", beyond, found[-1].end if found else beyond)
+            require_progress(f"journal.fragments of {name}", beyond, found[-1].end if found else beyond)
 
     async def producer_index(
         self, name: str, offset: int, *, patience: float = TIMEOUT_SECONDS
@@ -428,7 +471,7 @@ class Journals:
             found += page.offsets
             if not page.has_more:
                 return found
-            _require_progress(f"journal.index_points of {name}", beyond, found[-1] if found else beyond)
+            require_progress(f"journal.index_points of {name}", beyond, found[-1] if found else beyond)
 
     async def _call(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:
         """A call that must not be repeated after a lost answer."""

@@ -48,6 +48,15 @@ LACKING: Final = (OffsetNotYetAvailable, StoreUnhealthy)
 _read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
 
 
+class EncodedIndex(msgspec.Struct, frozen=True):
+    """A journal's producer index at an index point."""
+
+    offset: int
+    """The index point: a frame boundary at or below the offset asked for."""
+    encoded: bytes
+    """The states there, as `message.stored_index` encodes them; empty at the journal's begin."""
+
+
 class Reader:
     """Reads `[offset, end)` of one journal."""
 

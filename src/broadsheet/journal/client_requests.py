@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from operator import index
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, TypeVar
 
 import msgspec
 
-from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import ByteOffset, JournalName, Revision
-from broadsheet.errors import InvalidArgument, Unreachable
+from broadsheet.errors import InvalidArgument, RemoteProtocolError, Unreachable
 from broadsheet.journal.core.fragment import Codec
 from broadsheet.journal.core.registers import Condition, validate_condition
 
@@ -17,6 +17,16 @@ RETRY_MAX: Final = Duration(2 * SECOND)
 """The first and the longest pause between two tries of a client whose node is unreachable."""
 SECONDS_BELOW: Final = 1e9
 """Times must be below this, so that their nanoseconds fit into the message."""
+P = TypeVar("P", str, int)
+"""Where a page of a listing ends: a name or an offset."""
+
+
+def require_progress(what: str, before: P, reached: P) -> None:
+    """Refuse a page of a node's answer that is not above the page before it: there would be no last one."""
+    if reached <= before:
+        raise RemoteProtocolError(
+            f"{what}: a page that ends at {reached!r} follows one that ends at {before!r}"
+        )
 
 
 def not_sent(journal: JournalName, seconds: float) -> Unreachable:
@@ -163,15 +173,44 @@ def seconds_of(timeout: object, otherwise: float) -> float:
     return float(timeout)
 
 
-def interval_of(flush_interval: object) -> Duration:
-    """The interval at which fragments are closed. Nodes accept a part of what is sent.
+def offset_of(offset: object) -> ByteOffset:
+    """An offset, as a user passed it.
 
     Raises:
-        InvalidArgument: it is not a number of seconds from 0 to below `SECONDS_BELOW`.
+        InvalidArgument: it is no whole number of bytes from 0 on.
     """
-    if not _is_number(flush_interval) or not 0 <= flush_interval < SECONDS_BELOW:
-        raise InvalidArgument(f"flush_interval of {flush_interval!r} s: 0, or a minute to 366 days")
-    return Duration(int(flush_interval * SECOND))
+    try:
+        found = index(offset)  # type: ignore[arg-type]  # Whether it can be one is the question.
+    except TypeError:
+        found = -1
+    if not 0 <= found < 1 << 63:
+        raise InvalidArgument(f"offset {offset!r} is not in [0, 2**63)")
+    return ByteOffset(found)
+
+
+def wall_of(when: object) -> WallTime:
+    """A time in seconds since 1970, as a user passed it.
+
+    Raises:
+        InvalidArgument: it is no number from 0 to below nine thousand million.
+    """
+    if not _is_number(when) or not 0 <= when < 9 * SECONDS_BELOW:
+        raise InvalidArgument(f"time {when!r} is no number of seconds since 1970")
+    return WallTime(int(when * SECOND))
+
+
+def interval_of(what: str, seconds: object) -> Duration:
+    """The interval at which fragments are closed, or for which they are kept, from seconds.
+
+    Args:
+        what: the argument's name.
+
+    Raises:
+        InvalidArgument: it is not a number of seconds from 0 on. Nodes accept a part of them.
+    """
+    if not _is_number(seconds) or not 0 <= seconds < 4 * SECONDS_BELOW:
+        raise InvalidArgument(f"{what} of {seconds!r} s: 0, or a number of seconds from 60 on")
+    return Duration(int(seconds * SECOND))
 
 
 def _is_number(given: object) -> TypeGuard[int | float]:

@@ -8,12 +8,12 @@ restartable. Source: journals.8, journals.14, journals.25; J10; access.7; ADR 01
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Corrupt
 from broadsheet.journal.block_cache import Block, Budget, Flights
@@ -52,6 +52,14 @@ LIST_PAUSE_MIN: Final = Duration(50 * MILLISECOND)
 """The shortest pause before a store that is down is asked again because a reader wants it."""
 
 
+class StoredAt(NamedTuple):
+    """A stored fragment, and when its store got it."""
+
+    fragment: Fragment
+    modified: WallTime
+    """By the store's clock; 0: the store does not know."""
+
+
 class FragmentStore:
     """The fragments of many journals in one object store."""
 
@@ -77,6 +85,7 @@ class FragmentStore:
         self._sums: dict[str, Sums[int]] = {}  # By last use.
         self._sums_count = 0
         self._summing = asyncio.Semaphore(SUMMING_MAX)
+        self._listing = asyncio.Lock()
         self._decoders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answered: asyncio.Future[None] | None = None  # While the store is down: done when it answers.
         self._late: dict[asyncio.Task[Any], None] = {}
@@ -89,7 +98,11 @@ class FragmentStore:
         Raises:
             OSError: the store does not answer.
         """
-        found = []
+        return [each.fragment for each in await self.listed(journal)]
+
+    async def listed(self, journal: JournalName) -> Sequence[StoredAt]:
+        """Like `list` of fragments, with the time at which each was stored."""
+        found: list[StoredAt] = []
         prefix = f"{journal}/"
         try:
             listed = await self._objects.list(prefix)
@@ -100,12 +113,23 @@ class FragmentStore:
         for number, each in enumerate(listed, 1):
             fragment = parse_name(each.name[len(prefix) :])
             if fragment is not None:
-                found.append(fragment)
+                found.append(StoredAt(fragment, each.modified))
             if not number % LISTED_MAX:
                 await asyncio.sleep(0)
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
         self._answered = None
+        return found
+
+    async def listed_in_turn(self, journal: JournalName) -> Sequence[StoredAt]:
+        """As `listed`, for callers: one journal at a time, and once for all that ask about the same one."""
+
+        async def list_it() -> Sequence[StoredAt]:
+            async with self._listing:
+                return await self.listed(journal)
+
+        found: object = await self._flights.join((journal, "listed"), list_it)
+        assert isinstance(found, list), "listings are joined under the journal"
         return found
 
     async def list_soon(self, journal: JournalName, *, within: Duration) -> Sequence[Fragment] | None:
@@ -214,6 +238,30 @@ class FragmentStore:
             block = await self._flights.join(key, partial(self._fetch, name, fragment, number))
         assert isinstance(block, Block), "blocks are kept under (name, number)"
         return block.content[at : at + length]
+
+    async def delete(self, journal: JournalName, fragment: Fragment) -> None:
+        """Remove a fragment from the store; no error if it is absent.
+
+        Raises:
+            OSError: the store does not answer, and may have removed it: repeat the call.
+        """
+        await self._objects.delete(f"{journal}/{fragment.name}")
+
+    async def delete_side(self, journal: JournalName, name: str) -> None:
+        """Remove a side file of `journal`; no error if it is absent. Raises as `delete`."""
+        await self._objects.delete(f"{SIDE_DIRECTORY}/{journal}/{name}")
+
+    def let_go(self, journal: JournalName, fragments: Iterable[Fragment]) -> None:
+        """Keep no block, decoder or sum of these fragments in memory any more."""
+        names = {f"{journal}/{each.name}": None for each in fragments}
+
+        def is_of_them(key: Hashable) -> bool:
+            assert isinstance(key, tuple)
+            return key[0] in names
+
+        self._budget.drop(is_of_them)
+        for name in names:
+            self._sums_count -= len(self._sums.pop(name, ()))
 
     async def delete_all(self, journal: JournalName) -> None:
         """Delete every fragment of `journal` and its side files. Restartable.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
-from broadsheet.base.types import Offset
+from broadsheet.base.types import ByteOffset, Offset
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.config import MIB
 from broadsheet.journal.contradiction import contradiction
@@ -30,6 +30,7 @@ from broadsheet.journal.set_aside import sync_files
 from broadsheet.journal.spool_file import SpoolFile, keep_sums
 from broadsheet.journal.spool_mending import mend
 from broadsheet.journal.spool_sums import sums_name
+from broadsheet.journal.trimming import Trimming
 from broadsheet.ports import NO_DESCRIPTOR, Timer
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import StreamQuarantined
@@ -61,7 +62,11 @@ class Housekeeping:
         self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
-        self._stored: dict[str, None] = {}  # Files whose content is stored; the log may still need them.
+        self._stored: dict[str, ByteOffset] = {}
+        """The begins of the files whose content is stored; the log may still need them."""
+        self.trimming = Trimming(
+            replica, self.indexing, named_from=self._named_from, uploading=uploading, spawn=self._spawn
+        )
         self._old_sums: dict[str, None] = {}  # Files of block sums that only older checkpoints are about.
         replica.on_persisted = self._on_persisted
         replica.on_advance = self._on_advance
@@ -83,6 +88,7 @@ class Housekeeping:
         assert self._replica.is_closed, "a live replica has more work to come"
         if self._timer is not None:
             self._timer.cancel()
+        self.trimming.close()
         if self._listing is not None:
             self._listing.cancel()  # By itself it would end only when the store answers.
         try:
@@ -108,6 +114,7 @@ class Housekeeping:
         if not self._replica.is_listed:
             self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
         self._on_advance()
+        self.trimming.consider()
 
     async def _list(self) -> None:
         """Tell the replica which fragments the store has, as soon as the store answers."""
@@ -126,12 +133,18 @@ class Housekeeping:
             if not replica.is_closed:
                 replica.on_listed(index, fragments, found.reason, found.spools)
                 self._on_advance()
+                self.trimming.consider()
             return
+
+    @property
+    def _flush_interval(self) -> Duration:
+        """At whose multiples old content is closed: otherwise a slow journal's would never be too old."""
+        spec = self._replica.info.spec.fragment
+        return spec.flush_interval or spec.retention
 
     def _flush_later(self) -> None:
         """Look again at the next multiple of the journal's `flush_interval`."""
-        interval = self._replica.info.spec.fragment.flush_interval
-        if interval:
+        if interval := self._flush_interval:
             wait = Duration(interval - self._context.time.wall() % interval)
             self._flush_after(wait)
 
@@ -144,7 +157,7 @@ class Housekeeping:
         replica, spool = self._replica, self._replica.spool
         if replica.is_closed or replica.stop_reason:
             return  # A stopped journal gets no content, and rolls no more.
-        interval = replica.info.spec.fragment.flush_interval
+        interval = self._flush_interval
         this = self._context.time.wall() // interval
         if spool.length and spool.first_append // interval != this:
             replica.deliver(RollAsked())
@@ -340,12 +353,17 @@ class Housekeeping:
                 self._old_sums.pop(name, None)
             self._spawn(self._remove(gone), f"remove.{self._replica.name}")
         self._consider_removal()  # More files were stored meanwhile: the log must stop naming them, too.
+        self.trimming.consider()
 
     def _consider_removal(self) -> None:
         """Make a checkpoint if the stored files that the log still names are many, or the last ones."""
         count = len(self._stored)
         if count and (not self._is_uploading or count * REMOVED_SHARE > len(self._replica.closed)):
             self.checkpoint()
+
+    def _named_from(self) -> ByteOffset | None:
+        """The begin of the first stored fragment that the journal's log still names."""
+        return min(self._stored.values(), default=None)
 
     def _next_upload(self) -> SpoolFile | None:
         """The first closed spool that is committed to its end and is sound; None if there is none."""
@@ -414,11 +432,11 @@ class Housekeeping:
         self._context.counts.fragment_bytes_stored += fragment.end - fragment.begin
         replica.closed.remove(spool)
         spool.close()
-        self._stored[spool.name] = None
+        self._stored[spool.name] = spool.begin
         if spool.summed_end > spool.begin:
             self._old_sums[sums_name(replica.directory, spool.begin, spool.summed_end)] = None
         self._consider_removal()  # The file is removed only after the log no longer names it.
-
+        self.trimming.consider()
         return True
 
     async def _remove(self, names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ default.
 
 import msgspec
 
+from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, Revision
 from broadsheet.errors import StoreUnhealthy
 from broadsheet.journal.core.registers import Condition
@@ -153,6 +154,37 @@ class LossReply(msgspec.Struct, frozen=True):
     kept_aside: list[str]
     """Files that were moved aside, beside the journal's spools."""
     is_done: bool
+
+
+class TrimRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Remove a journal's fragments that end at or below an offset."""
+
+    journal: JournalName
+    below: ByteOffset
+    create_revision: Revision | None = None
+
+
+class TrimReply(msgspec.Struct, frozen=True):
+    """Where a journal begins after a trim."""
+
+    begin: ByteOffset
+    """The first byte that can still be read."""
+    kept: str = ""
+    """Why content below the asked offset is kept; empty if there is none."""
+
+
+class OffsetAtRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Ask from which offset on a journal was appended at or after a time."""
+
+    journal: JournalName
+    time: WallTime
+    create_revision: Revision | None = None
+
+
+class OffsetAtReply(msgspec.Struct, frozen=True):
+    """All that was appended at or after the time lies at or above `offset`; some older content may, too."""
+
+    offset: ByteOffset
 
 
 class ListRequest(msgspec.Struct, frozen=True):

@@ -32,7 +32,14 @@ from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
 from broadsheet.message.framing import FRAME_BYTES_MAX
-from broadsheet.message.producer_state import INDEX_BYTES_EVERY, ProducerIndex, begun, behind_hole, pruned
+from broadsheet.message.producer_state import (
+    INDEX_BYTES_EVERY,
+    ProducerIndex,
+    begun,
+    behind_hole,
+    oldest_open,
+    pruned,
+)
 from broadsheet.message.spans import update
 from broadsheet.message.stored_index import BEGIN_BYTES, decode, encode, verify
 from broadsheet.runtime.failpoints import passed
@@ -118,6 +125,48 @@ class Indexing:
     def is_behind(self) -> bool:
         """Whether an index point may be made."""
         return self._framing is not None and not self.end_reason and self._next_target() is not None
+
+    async def needed_from(self) -> ByteOffset | None:
+        """The offset from which on readers of committed messages need the journal; None for all of it.
+
+        That is the newest index point, or the begin of the oldest span that is open there. None as well if
+        the journal has no framing, or its indexing has ended.
+
+        Raises:
+            OSError: the store does not answer. Throttled: the indexes of other journals have the memory.
+            ShuttingDown: the journal was closed meanwhile.
+        """
+        if self._framing is None or self.end_reason:
+            return None
+        async with self._turn:
+            try:
+                if not self._is_loaded:
+                    await self._load()
+                elif self._index is None:
+                    await self._begin()
+            except Corrupt:
+                return None  # The next index point ends the indexing, with this reason.
+            index, newest = self._index, max(self._points, default=ByteOffset(0))
+        assert index is not None, "it was read, or made"
+        opened = await self._replica.context.disk.run(partial(oldest_open, index))
+        return newest if opened is None else min(newest, opened)
+
+    def may_begin_at(self, offset: ByteOffset) -> bool:
+        """Whether a reader of committed messages may begin there, without a byte below."""
+        return self._framing is None or bool(self.end_reason) or offset in self._names
+
+    async def forget_below(self, offset: ByteOffset) -> None:
+        """Remove the producer indexes of index points below `offset`, which is one.
+
+        Raises:
+            OSError: the store does not answer: repeat the call.
+        """
+        async with self._turn:
+            count = bisect_left(self._points, offset)
+            doomed = [self._names.pop(point) for point in self._points[:count]]
+            del self._points[:count]
+            for name in doomed:
+                await self._replica.store.delete_side(self._replica.name, name)
 
     async def catch_up(self) -> None:
         """Make every producer index that the committed bytes allow.

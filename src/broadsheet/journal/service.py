@@ -45,6 +45,8 @@ from broadsheet.journal.messages import (
     ListRequest,
     LossRequest,
     NameRequest,
+    OffsetAtReply,
+    OffsetAtRequest,
     ProducerIndexReply,
     ProducerIndexRequest,
     ReadMessage,
@@ -55,6 +57,8 @@ from broadsheet.journal.messages import (
     RunRequest,
     SettleReply,
     SettleRequest,
+    TrimReply,
+    TrimRequest,
 )
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
@@ -62,6 +66,7 @@ from broadsheet.journal.spool_file import first_above
 from broadsheet.journal.staging_area import StagedBy
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.journal.streamed_content import receive
+from broadsheet.journal.trimming import offset_at
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
 from broadsheet.wire.run import Run
@@ -91,6 +96,8 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
             ProducerIndexRequest,
             IndexPointsRequest,
             SettleRequest,
+            TrimRequest,
+            OffsetAtRequest,
         ),
         lambda request: request.journal,
     ),
@@ -138,6 +145,8 @@ ROWS: Final = (
     Row("journal.settle", 61, Shape.UNARY, Capability.APPEND, SettleRequest),
     Row("journal.reset_head", 62, Shape.UNARY, Capability.APPLY, LossRequest),
     Row("journal.accept_loss", 63, Shape.UNARY, Capability.APPLY, LossRequest),
+    Row("journal.trim", 64, Shape.UNARY, Capability.APPLY, TrimRequest),
+    Row("journal.offset_at", 65, Shape.UNARY, Capability.READ, OffsetAtRequest),
 )
 
 
@@ -345,6 +354,23 @@ class Service:
             raise _store_down(request.journal, error) from error
         found, has_more = _fragments_of(replica, request.beyond, most)
         return Reply(FragmentsReply(fragments=found, has_more=has_more))
+
+    async def trim(self, call: Call, request: TrimRequest, _payload: memoryview) -> Reply:
+        """Remove a journal's stored fragments below an offset."""
+        _require_offsets(request.below)
+        trimming = await self._broker.trimming(request.journal, request.create_revision, by=call.deadline)
+        found = await trimming.trim(request.below)
+        return Reply(TrimReply(begin=found.begin, kept=found.kept))
+
+    async def offset_at(self, call: Call, request: OffsetAtRequest, _payload: memoryview) -> Reply:
+        """From which offset on a journal was appended at or after a time."""
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
+        try:
+            replica.require_listed()
+            listed = await replica.store.listed_in_turn(replica.name)
+        except OSError as error:
+            raise _store_down(request.journal, error) from error
+        return Reply(OffsetAtReply(offset_at(replica, listed, request.time)))
 
     async def producer_index(self, call: Call, request: ProducerIndexRequest, stream: RoomyStream) -> Reply:
         """The producer index at or below an offset (journals.29), part by part as the caller takes them."""

@@ -123,6 +123,23 @@ def thinned(index: ProducerIndex, stored: ProducerIndex) -> ProducerIndex:
     )
 
 
+def oldest_open(index: ProducerIndex) -> ByteOffset | None:
+    """Where the oldest span begins that is neither committed nor rolled back; None if there is none."""
+    return min((each.begin for each in index.states.values() if each.begin != NOT_OPEN), default=None)
+
+
+def beginning(index: ProducerIndex) -> ProducerIndex:
+    """The index for a reader of a journal whose content below `index.offset` was removed.
+
+    Of a span that is open there, only what follows is left: its acknowledgement commits that.
+    """
+    states = {
+        producer: msgspec.structs.replace(state, last=state.last_ack, begin=NOT_OPEN)
+        for producer, state in index.states.items()
+    }
+    return msgspec.structs.replace(index, states=states)
+
+
 def ticks(duration: Duration) -> int:
     """`duration` in units of a `Clock`."""
     return duration // 100 << 4

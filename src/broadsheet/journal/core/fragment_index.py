@@ -80,6 +80,16 @@ class Index:
         stop = bisect_right(self._cover, fragment.end, lo=first, key=_end)
         self._cover[first:stop] = [fragment]
 
+    def forget(self, below: ByteOffset) -> None:
+        """Leave out every fragment that ends at or below an offset: nobody finds it here any more."""
+        del self._cover[: bisect_right(self._cover, below, key=_end)]
+        self._conflicts = {span: found for span, found in self._conflicts.items() if span[1] > below}
+
+    def last_end(self, at_most: ByteOffset) -> ByteOffset | None:
+        """The greatest end of a fragment at or below an offset; None if there is none."""
+        at = bisect_right(self._cover, at_most, key=_end)
+        return self._cover[at - 1].end if at else None
+
     def covering(self, offset: ByteOffset) -> Fragment | None:
         """Of the fragments that contain `offset`, the one that reaches furthest; None if there is none."""
         at = bisect_right(self._cover, offset, key=_begin)

@@ -56,6 +56,20 @@ class RegisterState(msgspec.Struct, frozen=True):
     """The attempt id of the append that made the last change (journals.11)."""
 
 
+POSITION_REGISTER: Final = "at"
+"""By this register an author says where its newest commit stands: a retention keeps all from there on."""
+COMMITS_BYTES: Final = 64 << 10
+"""So much before the newest commit is kept as well: authors look there for producers (pipelines.8)."""
+
+
+def needed_from(state: RegisterState) -> ByteOffset | None:
+    """The offset from which on the journal's author needs it, by its register `at`; None if it has none."""
+    text = state.values.get(POSITION_REGISTER, "")
+    if not (text.isascii() and text.isdigit()):
+        return None  # Absent, or -1: nothing is committed yet.
+    return ByteOffset(max(0, int(text) - COMMITS_BYTES))
+
+
 NO_REGISTERS: Final = RegisterState(values={}, version=0, at=ByteOffset(0))
 """The state of a journal that never had registers."""
 

@@ -24,6 +24,9 @@ FRAGMENT_BYTES_MAX: Final = 1 << 30
 """The greatest `fragment.length` of a spec (ADR 0067)."""
 FLUSH_INTERVAL_MIN: Final = Duration(60 * SECOND)
 FLUSH_INTERVAL_MAX: Final = Duration(366 * DAY)
+RETENTION_MIN: Final = Duration(60 * SECOND)
+RETENTION_MAX: Final = Duration(36_600 * DAY)
+RETAINED_BYTES_MAX: Final = 1 << 62
 SIDE_DIRECTORY: Final = ".broadsheet"
 """The directory of a store for index files, beside those of the journals (journals.25)."""
 
@@ -44,6 +47,11 @@ class FragmentSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     flush_interval: Duration = Duration(0)
     """At each multiple of this interval (since 1970, UTC) a fragment with older content is closed, so that a
     slow journal is stored in time, too. 0: fragments are closed by length only."""
+    retention: Duration = Duration(0)
+    """A fragment that was stored longer ago is removed (journals.32). An open fragment is closed at its
+    multiples, if `flush_interval` is 0. 0: content is kept, whatever its age."""
+    retained_bytes: int = 0
+    """A fragment that lies further below the committed end is removed. 0: however long the journal is."""
 
 
 class JournalSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -96,6 +104,7 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
         raise InvalidArgument(
             f"fragment.flush_interval of {interval} ns: 0, or a minute to {FLUSH_INTERVAL_MAX // DAY} days"
         )
+    _validate_retention(spec.fragment)
     for reserved in (META_NAME, LEGACY_PREFIX):
         if reserved in spec.labels:
             raise InvalidArgument(f"label {reserved!r} is reserved: in selectors it means the journal's name")
@@ -111,6 +120,18 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
     if spec.is_deleting:
         raise InvalidArgument("is_deleting is true: only a delete sets it; leave it out")
     return spec
+
+
+def _validate_retention(fragment: FragmentSpec) -> None:
+    age, kept = fragment.retention, fragment.retained_bytes
+    if age and not RETENTION_MIN <= age <= RETENTION_MAX:
+        raise InvalidArgument(
+            f"fragment.retention of {age} ns: 0, or a minute to {RETENTION_MAX // DAY} days"
+        )
+    if kept and not FRAGMENT_BYTES_MIN <= kept <= RETAINED_BYTES_MAX:
+        raise InvalidArgument(
+            f"fragment.retained_bytes {kept}: 0, or {FRAGMENT_BYTES_MIN} to {RETAINED_BYTES_MAX} bytes"
+        )
 
 
 SPEC_PREFIX: Final = "items/"

@@ -1,0 +1,60 @@
+"""Options: the options that several commands have, and what they mean."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from broadsheet.base.time import SECOND
+from broadsheet.cli.calling import ADDRESS_VARIABLE
+from broadsheet.cli.tables import size_of
+from broadsheet.config import duration_of
+
+Address = Annotated[str, typer.Option(envvar=ADDRESS_VARIABLE, help="The node's native door, host:port.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Name = Annotated[str, typer.Argument(help="The journal.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing changes.")]
+Retention = Annotated[
+    str | None, typer.Option(help="As in `7d`; what was stored longer ago is removed. 0: it is kept.")
+]
+Retained = Annotated[
+    int | None,
+    typer.Option(parser=size_of, metavar="SIZE", help="What lies further below the end is removed (100GiB)."),
+]
+DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
+EXIT_DRY_RUN: Final = 4
+"""The exit status of a command that needs `--yes` and did not get it. Nothing was changed."""
+
+
+def seconds_of(text: str | None, option: str) -> float | None:
+    """The seconds of a duration that an option gives, as in `30s`; None if it is not given."""
+    return None if text is None else duration_of(text, option) / SECOND
+
+
+def labels_of(texts: Sequence[str]) -> dict[str, str]:
+    """The labels that options give as NAME=VALUE.
+
+    Raises:
+        BadParameter: one has another form, or a name stands twice.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"label {text!r} is not NAME=VALUE")
+        if name in labels:
+            raise typer.BadParameter(
+                f"--label {name} is given twice, as {labels[name]!r} and {value!r}: a journal has one value"
+                " for each name"
+            )
+        labels[name] = value
+    return labels
+
+
+def print_result(what: object, is_json: bool, text: str) -> None:
+    """Print `what` as JSON, or `text`."""
+    if is_json:
+        print(msgspec.json.encode(what).decode())
+    elif text:
+        print(text)

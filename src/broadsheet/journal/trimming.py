@@ -1,0 +1,286 @@
+"""Trimming: removes the oldest stored fragments of one journal, as its retention or an operator says.
+
+Offsets are bytes. Whole fragments go, from the journal's begin on. A fragment leaves the index first, so that
+no read finds it, and then the store, those that end first before the others: after a crash at any point what
+is left is contiguous, and the next round removes the rest. What is kept, whatever is asked: the newest stored
+fragment, which tells where the journal ends if all else is lost; what the log or a spool file still names;
+what the journal's author needs by its register `at`; and what a reader of committed messages needs, which are
+the producer index at the new begin and the spans that are still open.
+Source: journals.10, journals.15, journals.29, journals.32; ADR 0211.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
+
+from broadsheet.base.time import SECOND, Duration, WallTime
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import BroadsheetError, RegistersUnknown, ShuttingDown, StoreUnhealthy
+from broadsheet.journal.core.fragment import Fragment
+from broadsheet.journal.core.registers import needed_from
+from broadsheet.journal.fragments import StoredAt
+from broadsheet.journal.producer_indexing import Indexing
+from broadsheet.journal.remedies import disagreement, silent
+from broadsheet.journal.replica import Replica
+from broadsheet.ports import Timer
+from broadsheet.runtime.failpoints import passed
+
+RETRY: Final = Duration(60 * SECOND)
+"""Pause before retention looks again after the store did not answer, or if more bytes are kept."""
+KEPT_PAUSE: Final = Duration(3600 * SECOND)
+"""Pause before a store is listed again because of content that is old enough, and is kept."""
+PAUSE_MAX: Final = Duration(24 * 3600 * SECOND)
+"""The longest pause."""
+
+
+class Trim(NamedTuple):
+    """The result of a trim."""
+
+    begin: ByteOffset
+    """The journal's first byte that can still be read."""
+    kept: str
+    """Why content below the asked offset is kept; empty if there is none."""
+
+
+class Trimming:
+    """The removal of one replica's oldest fragments."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        indexing: Indexing,
+        *,
+        named_from: Callable[[], ByteOffset | None],
+        uploading: asyncio.Semaphore,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    ) -> None:
+        """Remove fragments of `replica`, never while it is stopped.
+
+        Args:
+            named_from: the begin of the first stored fragment that the log still names; None: it names none.
+            uploading: bounds the work of the node on this store, so that readers get their turn.
+            spawn: runs a task that a deletion of the journal waits for.
+        """
+        self._replica, self._indexing, self._named_from, self._spawn = replica, indexing, named_from, spawn
+        self._uploading = uploading
+        self._turn = asyncio.Lock()
+        self._timer: Timer | None = None
+        self._is_retaining = self._is_asked = False
+        self._old_at: WallTime | None = None
+        """When the oldest stored fragment is old enough; None before the store has told how old they are."""
+        self._left_below = ByteOffset(0)
+        """Fragments below are out of the index, but the store may still have some."""
+
+    def close(self) -> None:
+        """Look no more: the journal is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def consider(self) -> None:
+        """Remove what the journal's retention keeps no longer, if there may be anything; else look later."""
+        self._is_asked = True
+        if self._is_retaining or self._replica.is_closed:
+            return
+        if self._is_due():
+            self._is_retaining = True
+            self._spawn(self._retain(), f"retain.{self._replica.name}")
+        else:
+            self._look_later()
+
+    def on_spec(self) -> None:
+        """Look at the retention anew: the journal's spec has changed."""
+        self._old_at = None
+        self.consider()
+
+    async def trim(self, below: ByteOffset) -> Trim:
+        """Remove all that may be removed of what ends at or below an offset, even if the caller leaves.
+
+        Raises:
+            StoreUnhealthy: the journal is stopped; or the store does not answer. Some fragments may be
+                removed, none of them partly: repeat the call.
+            RegistersUnknown: the registers are lost, and may say what is needed. Nothing was removed.
+            ShuttingDown: the journal was closed meanwhile. Some fragments may be removed.
+        """
+        result: asyncio.Future[Trim] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            error: Exception
+            try:
+                found = await self._trimmed(below)
+            except OSError as failed:
+                self._look_later()
+                error = StoreUnhealthy(
+                    f"journal {self._replica.name}: its store does not answer, and may still have some of"
+                    f" what was to be removed: {failed}; repeat the call when it answers"
+                )
+            except BroadsheetError as refused:
+                error = refused
+            except asyncio.CancelledError:
+                if not result.done():
+                    result.set_exception(ShuttingDown(f"journal {self._replica.name} was closed"))
+                raise
+            else:
+                if not result.done():
+                    result.set_result(found)
+                return
+            if not result.done():
+                result.set_exception(error)
+
+        self._spawn(work(), f"trim.{self._replica.name}")
+        return await result
+
+    def _is_due(self) -> bool:
+        replica, spec = self._replica, self._replica.info.spec.fragment
+        if not (spec.retention or spec.retained_bytes) or not replica.is_listed or replica.has_stopped:
+            return False
+        now = replica.context.time.wall()
+        if spec.retention and (self._old_at is None or now >= self._old_at):
+            return True
+        return replica.index.last_end(self._by_bytes()) is not None
+
+    def _by_bytes(self) -> ByteOffset:
+        kept = self._replica.info.spec.fragment.retained_bytes
+        return ByteOffset(max(0, self._replica.end - kept) if kept else 0)
+
+    def _look_later(self) -> None:
+        """Look again when the oldest fragment is old enough; sooner if that is over, and it is kept."""
+        self.close()
+        replica, age = self._replica, self._replica.info.spec.fragment.retention
+        if replica.is_closed or not (age or self._left_below or self._is_due()):
+            return
+        wait = RETRY
+        if age and self._old_at is not None and not self._left_below and not self._is_due():
+            wait = Duration(min(max(0, self._old_at - replica.context.time.wall()), PAUSE_MAX))
+        self._timer = replica.context.timers.call_after(wait, self._strike)
+
+    def _strike(self) -> None:
+        if self._left_below and not self._is_retaining and not self._replica.is_closed:
+            self._is_retaining = self._is_asked = True
+            self._spawn(self._retain(), f"retain.{self._replica.name}")
+        else:
+            self.consider()
+
+    async def _retain(self) -> None:
+        """Remove what is too old, or too far below the end. What fails is tried again later."""
+        try:
+            while self._is_asked and not self._replica.is_closed:
+                self._is_asked = False
+                async with self._uploading:
+                    await self._retain_once()
+        except (OSError, BroadsheetError):
+            pass  # The store is down, or the journal is stopped: both are told elsewhere.
+        finally:
+            self._is_retaining = False
+            self._look_later()
+
+    async def _retain_once(self) -> None:
+        spec, below = self._replica.info.spec.fragment, max(self._left_below, self._by_bytes())
+        is_time = self._old_at is None or self._replica.context.time.wall() >= self._old_at
+        if spec.retention and is_time:
+            below = max(below, await self._by_age(spec.retention))
+        if (await self._trimmed(below)).begin < below and self._old_at is not None:
+            soon = WallTime(self._replica.context.time.wall() + KEPT_PAUSE)
+            self._old_at = min(self._old_at, soon)  # As the newest fragment of an idle journal.
+
+    async def _by_age(self, age: Duration) -> ByteOffset:
+        """Below this offset every fragment was stored longer than `age` ago."""
+        now = self._replica.context.time.wall()
+        listed = await self._replica.store.listed(self._replica.name)
+        below = stored_before(listed, WallTime(now - age))
+        young = [each.modified for each in listed if each.fragment.end > below and each.modified > 0]
+        self._old_at = WallTime(max(min(young, default=now) + age, now + RETRY))
+        return below
+
+    async def _trimmed(self, below: ByteOffset) -> Trim:
+        replica = self._replica
+        async with self._turn:
+            end, kept = await self._removable(below)
+            end = max(end, self._left_below)
+            if end:
+                await self._remove(end)
+                self._left_below = ByteOffset(0)
+        return Trim(replica.begin, kept if replica.begin < min(below, replica.end) else "")
+
+    async def _removable(self, below: ByteOffset) -> tuple[ByteOffset, str]:
+        """Up to which fragment's end content may go, 0 if none; and what stands against more."""
+        replica = self._replica
+        if replica.is_closed:
+            raise ShuttingDown(f"journal {replica.name} was closed")
+        if replica.has_stopped or not replica.may_upload:
+            why = replica.stop_reason or replica.log_fault or replica.damage
+            why = why or disagreement(replica.index.first_conflict()) or silent(replica.store.silence)
+            raise StoreUnhealthy(f"journal {replica.name}: nothing of it is removed now: {why}")
+        limits = [(below, "whole fragments are removed")]
+        local = replica.closed[0].begin if replica.closed else replica.spool.begin
+        limits.append((local, "what is not stored yet stays"))
+        if newest := replica.index.covering(ByteOffset(replica.index.end - 1)):
+            limits.append((newest.begin, "the newest stored fragment stays"))
+        if (named := self._named_from()) is not None:
+            limits.append((named, "the log still names what was stored last: try again in a moment"))
+        if (needed := self._needed_from()) is not None:
+            limits.append((needed, "the commits of its author are needed from there on (register at)"))
+        if (open_from := await self._indexing.needed_from()) is not None:
+            limits.append((open_from, "readers of committed messages need the producers from there on"))
+        most, why = min(limits)
+        end = replica.index.last_end(most)
+        while end is not None and not self._indexing.may_begin_at(end):
+            end = replica.index.last_end(ByteOffset(end - 1))
+        return end or ByteOffset(0), why
+
+    def _needed_from(self) -> ByteOffset | None:
+        registers = self._replica.log_registers
+        if registers is None or self._replica.pipeline.committed_registers is None:
+            raise RegistersUnknown(
+                f"journal {self._replica.name}: its registers are lost, and may say what is needed:"
+                " nothing of it is removed"
+            )
+        # Durable or not: what both name stays.
+        found = [needed_from(each) for each in (registers, self._replica.pipeline.committed_registers)]
+        return min((each for each in found if each is not None), default=None)
+
+    async def _remove(self, end: ByteOffset) -> None:
+        """Remove every fragment that ends at or below `end`, and the producer indexes below it."""
+        replica = self._replica
+        listed = await replica.store.listed(replica.name)
+        doomed = sorted((each.fragment for each in listed if each.fragment.end <= end), key=_by_end)
+        if not replica.is_closed:
+            self._left_below = end
+            replica.index.forget(end)
+            replica.store.let_go(replica.name, doomed)
+        for fragment in doomed:
+            if replica.is_closed:  # A later journal of the name may store the same content.
+                raise ShuttingDown(f"journal {replica.name} was closed")
+            passed("journal.trim.before_delete")
+            await replica.store.delete(replica.name, fragment)
+            passed("journal.trim.after_delete")
+        await self._indexing.forget_below(end)
+
+
+def _by_end(fragment: Fragment) -> tuple[ByteOffset, ByteOffset]:
+    return fragment.end, fragment.begin
+
+
+def stored_before(listed: Sequence[StoredAt], time: WallTime) -> ByteOffset:
+    """The greatest end of a fragment below which everything was stored before `time`; 0 if nothing was.
+
+    A fragment whose time the store does not know counts as new.
+    """
+    below = ByteOffset(0)
+    for each in sorted(listed, key=lambda each: _by_end(each.fragment)):
+        if not 0 < each.modified < time:
+            break
+        below = each.fragment.end
+    return below
+
+
+def offset_at(replica: Replica, listed: Sequence[StoredAt], time: WallTime) -> ByteOffset:
+    """An offset of a journal at or above which all lies that was appended at or after `time`.
+
+    As near as fragments tell: some older content of the same fragment may lie behind it.
+    """
+    found = max(replica.begin, stored_before(listed, time))
+    for spool in (*replica.closed, replica.spool):
+        if 0 < spool.first_append < time:
+            found = max(found, spool.begin)
+    return found

@@ -1,0 +1,337 @@
+"""What a trim or a retention removes: whole stored fragments, and nothing that anybody may still need."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from broadsheet.base.time import SECOND, Duration, WallTime
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import InvalidArgument, Status, StoreUnhealthy, Trimmed
+from broadsheet.journal.committed_reads import read, read_chunk
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.registers import COMMITS_BYTES, Condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, validate_spec
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.trimming import RETRY, Trim, offset_at
+from simulator.disk import SimDisk
+from simulator.journalnode import Stored, status_of
+from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
+from tests.support.hand import HandClock
+
+KIB = 1 << 10
+MINUTE = Duration(60 * SECOND)
+SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=KIB))
+PIECE = 2 * KIB
+"""Each append is a fragment of its own: it is longer than one may be."""
+
+
+class DatedShelf(Shelf):
+    """A store that tells when it got each object, and that fails where the test says."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(None, {})
+        self.clock, self.dates = clock, dict[str, WallTime]()
+        self.deletes_left: int | None = None
+        """How many deletions it still takes; None: all."""
+
+    def at(self, _url: str) -> "DatedShelf":
+        return self
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        found = await super().list(prefix)
+        for each in found:
+            self.dates.setdefault(each.name, self.clock.wall())
+        return [Stored(each.name, each.size_bytes, self.dates[each.name]) for each in found]
+
+    async def delete(self, name: str) -> None:
+        await self._wait()
+        if self.deletes_left is not None:
+            if not self.deletes_left:
+                raise OSError(errno.EIO, "the store removes nothing")
+            self.deletes_left -= 1
+        await super().delete(name)
+
+
+class World:
+    """A disk, a clock and a store, over which a node is started several times."""
+
+    def __init__(self) -> None:
+        self.clock, self.disk = HandClock(), SimDisk()
+        self.shelf = DatedShelf(self.clock)
+        self.crashes: list[BaseException] = []
+        self._starts = 0
+
+    @asynccontextmanager
+    async def node(self, *, is_last: bool = False) -> AsyncIterator[Running]:
+        self._starts += 1
+        async with running(
+            self.disk, self.shelf, seed=self._starts, crashes=self.crashes, is_last=is_last
+        ) as node:
+            node.broker._context.time = node.broker._context.timers = self.clock
+            yield node
+        assert not self.crashes
+
+
+async def append(node: Running, number: int, condition: Condition | None = None) -> bytes:
+    replica = await node.broker.replica(NAME)
+    content = bytes([number]) * PIECE
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=PIECE, condition=condition))
+    assert await status_of(run.answered) is Status.OK
+    return content
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(TURNS_MAX):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never comes to this")
+
+
+async def filled(node: Running, count: int) -> Replica:
+    """A journal with `count` appends, of which all but the last are stored, and in the log no more."""
+    for number in range(count):
+        await append(node, number)
+    replica = await node.broker.replica(NAME)
+    await settled(node, replica, (count - 1) * PIECE)
+    return replica
+
+
+async def settled(node: Running, replica: Replica, stored_end: int) -> None:
+    housekeeping = node.broker._slots[NAME].housekeeping
+    assert housekeeping is not None
+    await until(lambda: replica.index.end >= stored_end and not housekeeping._stored)
+
+
+async def trimmed(node: Running, below: int) -> Trim:
+    return await (await node.broker.trimming(NAME)).trim(ByteOffset(below))
+
+
+async def content_from(replica: Replica, offset: int) -> bytes:
+    return b"".join([each.data async for each in read(replica, ByteOffset(offset), None, block=False)])
+
+
+def pieces(first: int, stop: int) -> bytes:
+    return b"".join(bytes([number]) * PIECE for number in range(first, stop))
+
+
+async def test_a_trim_removes_whole_fragments_and_a_restart_finds_none_of_them_again() -> None:
+    """What begins below the offset and ends above it stays; the journal goes on as before."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 6)
+
+        assert await trimmed(node, 2 * PIECE + 1) == Trim(
+            ByteOffset(2 * PIECE), "whole fragments are removed"
+        )
+        assert len(world.shelf.objects) == 3
+        assert await content_from(replica, 2 * PIECE) == pieces(2, 6)
+        with pytest.raises(Trimmed, match=f"the next that can be read is {2 * PIECE}"):
+            await content_from(replica, 2 * PIECE - 1)
+        assert await trimmed(node, PIECE) == Trim(ByteOffset(2 * PIECE), "")
+    async with world.node(is_last=True) as node:
+        replica, content = await node.content()
+        assert (replica.begin, content, replica.stop_reason) == (2 * PIECE, pieces(2, 6), "")
+        await append(node, 6)
+        assert await content_from(replica, 4 * PIECE) == pieces(4, 7)
+
+
+async def test_the_newest_stored_fragment_stays_whatever_is_asked() -> None:
+    """It tells where the journal ends, where the data directory is lost (J11)."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        await filled(node, 4)
+        assert await trimmed(node, 1 << 40) == Trim(ByteOffset(2 * PIECE), "the newest stored fragment stays")
+        assert len(world.shelf.objects) == 1
+
+
+async def test_what_is_not_stored_is_not_removed() -> None:
+    """A spool file is the only copy."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(SPEC)
+        await filled(node, 3)
+        world.shelf.is_shut = True
+        for number in range(3, 6):
+            await append(node, number)
+        with pytest.raises(StoreUnhealthy, match="repeat the call when it answers"):
+            await trimmed(node, 1 << 40)
+        world.shelf.is_shut = False
+        assert await trimmed(node, 5 * PIECE) == Trim(ByteOffset(PIECE), "the newest stored fragment stays")
+        assert (await node.content())[1] == pieces(1, 6)
+
+
+async def test_what_a_store_did_not_remove_is_removed_when_it_does() -> None:
+    """The reads are refused from the beginning: what was removed in part does not come and go."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 6)
+        world.shelf.deletes_left = 1
+        with pytest.raises(StoreUnhealthy, match="may still have some of what was to be removed"):
+            await trimmed(node, 3 * PIECE)
+        assert (replica.begin, len(world.shelf.objects)) == (3 * PIECE, 4)
+        world.shelf.deletes_left = None
+        world.clock.advance(RETRY)
+        await until(lambda: len(world.shelf.objects) == 2)
+        assert (await node.content())[1] == pieces(3, 6)
+
+
+async def test_a_trim_that_a_kill_cut_off_leaves_a_journal_without_a_hole() -> None:
+    """Those that end first go first. The next round removes the rest."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(SPEC)
+        await filled(node, 6)
+        world.shelf.deletes_left = 1
+        with pytest.raises(StoreUnhealthy):
+            await trimmed(node, 3 * PIECE)
+    world.shelf.deletes_left = None
+    async with world.node(is_last=True) as node:
+        replica, content = await node.content()
+        assert (replica.begin, content) == (PIECE, pieces(1, 6))
+        assert (await trimmed(node, 3 * PIECE)).begin == 3 * PIECE
+        assert (await node.content())[1] == pieces(3, 6)
+
+
+async def test_a_read_of_a_fragment_that_goes_meanwhile_is_told_so_and_not_of_damage() -> None:
+    """The reader had found it in the index, and the store no longer had it."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 4)
+        getting = world.shelf.get
+        is_asked = asyncio.Event()
+        go_on = asyncio.Event()
+
+        async def slow(name: str, begin: int = 0, end: int | None = None) -> bytes:
+            is_asked.set()
+            await go_on.wait()
+            return await getting(name, begin, end)
+
+        world.shelf.get = slow  # type: ignore[method-assign]
+        reading = asyncio.create_task(read_chunk(replica, ByteOffset(10), ByteOffset(20)))
+        await is_asked.wait()
+        assert (await trimmed(node, 2 * PIECE)).begin == 2 * PIECE
+        go_on.set()
+        with pytest.raises(Trimmed, match="no fragment has offset 10"):
+            await reading
+
+
+async def test_a_retention_in_bytes_keeps_so_many_below_the_end() -> None:
+    """Each fragment that is stored lets older ones go; a restart goes on with it."""
+    world = World()
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=KIB, retained_bytes=3 * PIECE))
+    async with world.node() as node:
+        await node.broker.create(spec)
+        replica = await filled(node, 7)
+        await append(node, 7)
+        await until(lambda: replica.begin >= 5 * PIECE)
+        assert (await node.content())[1] == pieces(5, 8)
+    async with world.node(is_last=True) as node:
+        replica, _ = await node.content()
+        for number in range(8, 12):
+            await append(node, number)
+        await until(lambda: replica.begin >= 9 * PIECE)
+        _, content = await node.content()
+        assert content == pieces(replica.begin // PIECE, 12)
+        assert len(content) >= 3 * PIECE
+
+
+async def test_a_retention_in_time_removes_what_was_stored_longer_ago() -> None:
+    """By the store's clock; the fragments of one journal go when their time has come, a restart or not."""
+    world = World()
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=KIB, retention=Duration(10 * MINUTE)))
+    world.clock.at = type(world.clock.at)(10_000 * 600 * SECOND)
+    async with world.node() as node:
+        await node.broker.create(spec)
+        replica = await filled(node, 3)
+        await world.shelf.list("")
+        world.clock.advance(Duration(6 * MINUTE))
+        for number in range(3, 6):
+            await append(node, number)
+        await settled(node, replica, 5 * PIECE)
+        await world.shelf.list("")
+        assert replica.begin == 0
+        world.clock.advance(Duration(5 * MINUTE))
+        await until(lambda: replica.begin == 2 * PIECE)
+        assert (await node.content())[1] == pieces(2, 6)
+    world.clock.advance(Duration(60 * MINUTE))
+    async with world.node(is_last=True) as node:
+        replica = await node.broker.replica(NAME)
+        await append(node, 6)
+        world.clock.advance(Duration(20 * MINUTE))
+        await until(lambda: replica.begin >= 4 * PIECE)
+        assert (await node.content())[1] == pieces(replica.begin // PIECE, 7)
+
+
+async def test_the_open_fragment_of_a_slow_journal_is_closed_so_that_it_can_get_too_old() -> None:
+    """It is never longer than a fragment may be: without this its content would stay for ever."""
+    world = World()
+    fragment = FragmentSpec(length=1 << 20, retention=Duration(10 * MINUTE))
+    async with world.node(is_last=True) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=fragment))
+        await append(node, 0)
+        world.clock.advance(Duration(11 * MINUTE))
+        await until(lambda: len(world.shelf.objects) == 1)
+
+
+async def test_a_commit_journal_keeps_its_newest_commit_and_what_authors_read_before_it() -> None:
+    """Its author says by the register `at` where that stands; START and PLAN read it (pipelines.6-8)."""
+    world = World()
+    count = COMMITS_BYTES // PIECE + 6
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=KIB, retained_bytes=KIB))
+    async with world.node() as node:
+        await node.broker.create(spec)
+        for number in range(count):
+            at = str(number * PIECE)
+            await append(node, number, Condition(union={"at": at, "author": "a"}))
+        replica = await node.broker.replica(NAME)
+        await settled(node, replica, (count - 1) * PIECE)
+        await until(lambda: replica.begin > 0)
+        newest = (count - 1) * PIECE
+        assert newest - COMMITS_BYTES - PIECE <= replica.begin <= newest - COMMITS_BYTES
+        found = await trimmed(node, 1 << 40)
+        assert found.begin <= newest - COMMITS_BYTES
+        assert "register at" in found.kept
+
+
+async def test_the_offset_at_a_time_is_below_all_that_was_appended_since() -> None:
+    """As near as the fragments tell, stored and open ones."""
+    world = World()
+    world.clock.at = type(world.clock.at)(1_000 * SECOND)
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 3)
+        await world.shelf.list("")
+        world.clock.advance(MINUTE)
+        for number in range(3, 5):
+            await append(node, number)
+        await settled(node, replica, 4 * PIECE)
+        listed = await replica.store.listed(NAME)
+
+        def at(seconds: int) -> int:
+            return offset_at(replica, listed, WallTime(seconds * SECOND))
+
+        assert (at(999), at(1_001), at(1_061)) == (0, 2 * PIECE, 4 * PIECE)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        FragmentSpec(retention=Duration(SECOND)),
+        FragmentSpec(retained_bytes=1),
+        FragmentSpec(retained_bytes=-1),
+    ],
+)
+async def test_a_retention_that_would_remove_everything_at_once_is_refused(fragment: FragmentSpec) -> None:
+    """A minute, and the shortest fragment, are the least."""
+    with pytest.raises(InvalidArgument, match="0, or"):
+        validate_spec(JournalSpec(name=NAME, fragment=fragment))
