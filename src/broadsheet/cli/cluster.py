@@ -298,7 +298,7 @@ def data_dirs(root: Path) -> list[Path]:
 
 
 def running_below(root: Path) -> dict[str, Running | None]:
-    """Every node below `root` with its process. If `root` is the data directory of one node, that node.
+    """Each node below `root` with its process, or None if it does not run; or the node whose directory it is.
 
     Raises:
         ConfigError: there is no node, or `cluster.json` is damaged or of a newer version.

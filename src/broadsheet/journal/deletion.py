@@ -25,7 +25,7 @@ from broadsheet.runtime.failpoints import passed
 
 
 async def mark_deleted(context: Context, info: JournalInfo) -> JournalInfo:
-    """Put the mark of a journal's deletion; `finish_delete` takes the result.
+    """Mark the spec of a journal as being deleted if it is as in `info`; `finish_delete` takes the new info.
 
     Raises:
         NotFound: the journal has changed since `info`.
