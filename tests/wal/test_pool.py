@@ -1,6 +1,9 @@
 """What a log holds on to is given back: streams of a segment, and what a start found."""
 
+import errno
 from pathlib import Path
+
+import pytest
 
 from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.runtime.disk import LocalDisk
@@ -8,6 +11,7 @@ from broadsheet.wal.extents import SLOT_BYTES, SLOTS, Extents, extents_path
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.record import after_entries, entries
 from simulator.disk import SimDisk
+from tests.support.faulty import Fault, FaultyDisk
 from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, opened
 
 
@@ -69,6 +73,21 @@ def test_the_file_of_extents_takes_its_room_with_the_first_slot(tmp_path: Path) 
     disk = LocalDisk(tmp_path)
     disk.make_dir(DIRECTORY)
     extents = Extents(disk, DIRECTORY, log_id=7, told=None)
+    extents.raise_to(0, 64 << 10)
+
+    assert (tmp_path / extents_path(DIRECTORY)).stat().st_blocks * 512 >= SLOTS * SLOT_BYTES
+    extents.close()
+    disk.close()
+
+
+def test_the_file_of_extents_takes_its_room_also_after_a_full_disk_had_none(tmp_path: Path) -> None:
+    """log.20: a slot alone was written once there was room, and the next full disk could refuse the other."""
+    disk = LocalDisk(tmp_path)
+    disk.make_dir(DIRECTORY)
+    full = FaultyDisk(disk, [Fault("write_at", errno.ENOSPC, extents_path(DIRECTORY), times=1)])
+    extents = Extents(full, DIRECTORY, log_id=7, told=None)
+    with pytest.raises(OSError, match="No space"):
+        extents.raise_to(0, 64 << 10)
     extents.raise_to(0, 64 << 10)
 
     assert (tmp_path / extents_path(DIRECTORY)).stat().st_blocks * 512 >= SLOTS * SLOT_BYTES

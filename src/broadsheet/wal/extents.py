@@ -102,8 +102,8 @@ class Extents:
     def _write(self, filled: Mapping[int, int]) -> None:
         if self._file is None:
             self._file = self._disk.open(extents_path(self._directory), create=True)
-            if self._file.size() < SLOTS * SLOT_BYTES:
-                self._file.write_at(0, [bytes(SLOTS * SLOT_BYTES)])  # It never grows later.
+        if self._file.size() < SLOTS * SLOT_BYTES:
+            self._file.write_at(0, [bytes(SLOTS * SLOT_BYTES)])  # It never grows later.
         sequence = self._sequence + 1
         slot = pack(Told(self._log_id, sequence, dict(filled), self.era))
         self._file.write_at(sequence % SLOTS * SLOT_BYTES, [slot])
