@@ -142,10 +142,11 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     length = min(most, fragment.end - offset)
     try:
         return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
-    except Corrupt:
+    except Corrupt as error:
         _require_open(replica, offset)  # A deletion removes fragments while they are read: that is no damage.
         if replica.index.covering(offset) is None:
             raise _trimmed(replica, offset) from None  # Nor is it if a trim has removed it meanwhile.
+        replica.store.refused(replica.name, fragment, error)
         raise
 
 

@@ -15,6 +15,7 @@ from broadsheet.journal.staging_area import StagingArea
 from broadsheet.journal.store_health import StoreTimes, WatchedStore
 from broadsheet.journal.troubles import Troubles
 from broadsheet.keyspace.port import Keyspace
+from broadsheet.observe.logs import Logger
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, ObjectStore, Random, Time, Timers
 from broadsheet.runtime.scope import Crash, Scope
@@ -44,6 +45,7 @@ class Context:
         scope: Scope,
         crash: Crash,
         open_files_max: int,
+        logger: Logger | None = None,
     ) -> None:
         """Take the journals' ports, and make the shared staging area, spool files and cache.
 
@@ -58,7 +60,7 @@ class Context:
         self.placing = asyncio.Lock()
         """Held for each slice that a streamed append copies to its tail: one slice in a turn of the loop,
         however many appends become whole at once."""
-        self._objects = objects
+        self._objects, self._logger = objects, logger
         self._stores: dict[str, FragmentStore] = {}
         self.watched: list[WatchedStore] = []
         """The stores themselves, each with what it answered lately."""
@@ -107,6 +109,7 @@ class Context:
                 self.disk.run,
                 budget=self._budget,
                 share_bytes=self._share_bytes,
+                tell=self._tell_damage,
             )
         return self._stores[resolved]
 
@@ -115,6 +118,15 @@ class Context:
         self.store(url)
         resolved = url or self.config.store
         return next(each for each in self.watched if each.url == resolved)
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """The stored fragments that readers were refused, of all stores, each with the error."""
+        return {name: why for store in self._stores.values() for name, why in store.damaged.items()}
+
+    def _tell_damage(self, name: str, why: str) -> None:
+        if self._logger is not None:
+            self._logger.error("fragment.damaged", fragment=name, reason=why)
 
     def uploading_to(self, store: FragmentStore) -> asyncio.Semaphore:
         """The bound of uploads to one store: each has its own, so that a store that hangs blocks no other."""

@@ -42,6 +42,8 @@ SUMS_COUNT_MAX: Final = 1 << 20
 """Sums of blocks that are remembered: 4 bytes each, for 256 GiB of content."""
 DECODINGS_MAX: Final = 4
 """Decoders that are kept for one compressed fragment, each at its own position."""
+DAMAGED_MAX: Final = 1_000
+"""Damaged fragments of one store that are noted, at most: each with its error."""
 LISTED_MAX: Final = 256
 """Names of fragments that are parsed in one turn of the loop: a journal may have 100,000."""
 LIST_RETRY_MIN: Final = Duration(SECOND // 2)
@@ -70,6 +72,7 @@ class FragmentStore:
         *,
         budget: Budget,
         share_bytes: int | None = None,
+        tell: Callable[[str, str], None] = lambda _name, _why: None,
     ) -> None:
         """Keep fragments in the object store `objects`.
 
@@ -78,6 +81,7 @@ class FragmentStore:
             budget: for the memory of stored fragments; stores may share one.
             share_bytes: how much of it calls to this store may hold at a time, so that a store that hangs
                 leaves the rest to the others; None: all. What is kept counts in no share.
+            tell: is told each damaged fragment once, with the error.
         """
         self._objects, self._run, self._budget = objects, run, budget
         self._share = Budget(budget.bytes_max if share_bytes is None else share_bytes)
@@ -91,6 +95,8 @@ class FragmentStore:
         self._late: dict[asyncio.Task[Any], None] = {}
         self.silence = ""
         """The error of the newest listing; empty if it did not fail."""
+        self._tell, self.damaged = tell, dict[str, str]()
+        """The fragments whose content a reader was refused, each with the error, until it is served again."""
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
         """Every fragment of `journal` in the store, by name. Objects with other names are ignored.
@@ -237,7 +243,24 @@ class FragmentStore:
         if block is None:
             block = await self._flights.join(key, partial(self._fetch, name, fragment, number))
         assert isinstance(block, Block), "blocks are kept under (name, number)"
+        if self.damaged:
+            self.damaged.pop(name, None)  # It was restored.
         return block.content[at : at + length]
+
+    def refused(self, journal: JournalName, fragment: Fragment, error: Corrupt) -> None:
+        """Note that a reader was refused a damaged fragment; `DAMAGED_MAX` are noted at most."""
+        name = f"{journal}/{fragment.name}"
+        if name not in self.damaged and len(self.damaged) < DAMAGED_MAX:
+            self.damaged[name] = str(error)
+            self._tell(name, str(error))
+
+    def forget_damage(self, journal: JournalName, *, below: ByteOffset | None = None) -> None:
+        """Note no damage of a journal's fragments any more, or of those that end at `below` or before."""
+        for name in list(self.damaged):
+            directory, _, last = name.rpartition("/")
+            fragment = parse_name(last)
+            if directory == journal and fragment and (below is None or fragment.end <= below):
+                del self.damaged[name]
 
     async def delete(self, journal: JournalName, fragment: Fragment) -> None:
         """Remove a fragment from the store; no error if it is absent.
@@ -282,6 +305,7 @@ class FragmentStore:
             return str(key[0]).rpartition("/")[0] == journal
 
         self._budget.drop(is_of_it)
+        self.forget_damage(journal)
         for name in [name for name in self._sums if name.rpartition("/")[0] == journal]:
             self._sums_count -= len(self._sums.pop(name))
 

@@ -47,7 +47,7 @@ def _room(context: Context, broker: Broker) -> Iterator[Trouble]:
 
 
 def _stores(context: Context) -> Iterator[Trouble]:
-    """One trouble for all stores that are down, and one for all that take nothing."""
+    """One trouble for all stores that are down, one for all that take nothing, one for damage in any."""
     count = len(context.watched)
     down = [each for each in context.watched if each.silence]
     if down:
@@ -59,6 +59,12 @@ def _stores(context: Context) -> Iterator[Trouble]:
         what = f"{_named(refusing, count)} takes no fragments: {refusing[0].refusal}"
         text = f"{what}. They stay on this disk until it is full: make room in the store, it is tried again"
         yield Trouble("store_refuses", text, is_warning=True, detail=refusing[0].detail)
+    if damaged := context.damaged:
+        text = (
+            f"{len(damaged)} stored fragments are damaged or gone, and reads of them are refused: `broadsheet"
+            " journals verify` names them; restore them from a copy of the store (docs/operations/damage.md)"
+        )
+        yield Trouble("fragments_damaged", text, is_warning=True, detail=next(iter(damaged.values())))
 
 
 def _named(stores: list[WatchedStore], count: int) -> str:

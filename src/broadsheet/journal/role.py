@@ -28,6 +28,7 @@ from broadsheet.journal.service import Service
 from broadsheet.journal.store_health import StoreTimes
 from broadsheet.journal.store_settings import require_default, require_stores
 from broadsheet.keyspace.port import Keyspace
+from broadsheet.observe.logs import Logs
 from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.readiness import ReadinessSource
 from broadsheet.runtime.role import ClosingNotice, Ports, Services
@@ -45,6 +46,7 @@ GAUGES: Final = {
     "not_open": "Journals that could not be opened, and are tried again.",
     "spool_files_open": "Spool files that are open: each takes a descriptor, until it rests.",
     "is_full": "1 if appends are refused because the disk is too full (`journals.used_percent_max`).",
+    "fragments_damaged": "Stored fragments that readers were refused, because they are damaged or gone.",
     "fragments_waiting": "Closed fragments that no store has yet: they are on the node's disk.",
 }
 """The numbers of the role's status that are metrics."""
@@ -104,6 +106,7 @@ class JournalsRole:
             scope=scope.child("work"),
             crash=ports.crash,
             open_files_max=ports.open_files_max,
+            logger=next((logs.of(self.name) for logs in services.every(Logs)), None),
         )
         await require_stores(context, ports.store_notes)
         require_default(context, ports.store_notes)
@@ -202,6 +205,7 @@ def _status(broker: Broker, context: Context) -> Mapping[str, str | int | float 
         "not_open": broker.troubles.unopened_count,
         "is_full": broker.is_full,
         "spool_files_open": context.spools.open_count,
+        "fragments_damaged": len(context.damaged),
         "fragments_waiting": sum([len(each.closed) for each in broker.replicas]),
         "appends": counts.appends,
         "append_bytes": counts.append_bytes,

@@ -248,6 +248,7 @@ class Trimming:
             self._left_below = end
             replica.index.forget(end)
             replica.store.let_go(replica.name, doomed)
+            replica.store.forget_damage(replica.name, below=end)  # Also of what is gone from the store.
         for fragment in doomed:
             if replica.is_closed:  # A later journal of the name may store the same content.
                 raise ShuttingDown(f"journal {replica.name} was closed")
