@@ -38,7 +38,7 @@ from broadsheet.node import Settings
 from broadsheet.publish.publisher import MessagePublisher
 from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core import records
-from broadsheet.spark import batch_sink, sink, source
+from broadsheet.spark import batch_sink, kafka_options, sink, source
 from broadsheet.spark.read import META, META_IS
 from broadsheet.wire import client
 from tests.project.citations import citing, standing
@@ -111,6 +111,16 @@ Made from the tables of `broadsheet.spark` by `make docs`; do not edit.
 Names of options do not differ by case. One that is in none of these tables is refused, and so is a value that
 an option cannot have.
 [Exactly once with Spark](../concepts/exactly-once.md) says what they are for.
+"""
+
+KAFKA_INTRODUCTION: Final = """
+## Options of Kafka
+
+These are refused, and the error says what to give in their place.
+[Spark from Kafka](../concepts/spark-from-kafka.md) compares the two.
+
+| of the | option | in its place |
+|---|---|---|
 """
 
 METRICS_INTRODUCTION: Final = """# Metrics
@@ -303,6 +313,10 @@ def spark_page() -> str:
     ):
         parts.append(f"\n## {title}\n\n| option | is |\n|---|---|\n")
         parts += [f"| `{name}` | {_line(text)} |\n" for name, text in rows.items()]
+    parts.append(KAFKA_INTRODUCTION)
+    for whose, rows in (("source", kafka_options.OF_SOURCE), ("sink", kafka_options.OF_SINK)):
+        names = {name + "…" if name.endswith(".") else name: text for name, text in rows.items()}
+        parts += [f"| {whose} | `{name}` | {_line(text)} |\n" for name, text in names.items()]
     parts.append("\n## Meta columns\n\n| column | type | is |\n|---|---|---|\n")
     parts += [f"| `{name}` | {META[name]} | {_line(text)} |\n" for name, text in META_IS.items()]
     return "".join(parts)

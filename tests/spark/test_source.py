@@ -373,13 +373,6 @@ def test_a_wrong_option_of_the_source_is_refused_by_name(
         StreamReader({"address": "127.0.0.1:1", "journals": "a/b", name: value}, X)
 
 
-@pytest.mark.parametrize("name", ["maxMessagesPerTrigger", "maxOffsetsPerTrigger"])
-def test_a_limit_in_messages_is_refused_with_the_limit_that_there_is(name: str) -> None:
-    """Whoever comes from Kafka looks for it, and the list of options does not say what to take."""
-    with pytest.raises(ConfigError, match=r"ADR 0204.*maxBytesPerTrigger"):
-        StreamReader({"address": "127.0.0.1:1", "journals": "a/b", name: "7"}, X)
-
-
 def test_names_of_options_do_not_differ_by_case() -> None:
     """As everywhere in Spark."""
     reader = StreamReader(

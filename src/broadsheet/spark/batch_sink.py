@@ -26,6 +26,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.history import refuse_other_batch, refuse_other_query
 from broadsheet.sink.core.records import FENCE_BYTES, BatchPlan, Fence
 from broadsheet.spark import sink
+from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.options import Options
 from broadsheet.spark.sink import Done, Output, commit_of_query
 
@@ -52,7 +53,7 @@ class BatchWriter(Output, DataSourceArrowWriter):
     """`df.write.format("broadsheet")`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        given = Options(options, KNOWN, "batch sink")
+        given = Options(options, KNOWN, "batch sink", OF_SINK)
         super().__init__(given, schema)
         self.query = given.text("queryId", OWNER)
         self.is_of_query = bool(self.fence)

@@ -14,6 +14,7 @@ from broadsheet.sink.core.records import Fence
 from broadsheet.spark.batch_sink import KNOWN
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
+from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.options import Options
 from broadsheet.spark.sink import QUERY_PROPERTY, commit_of_query
 
@@ -36,7 +37,7 @@ class Foreach:
         Raises:
             ConfigError: one of them is unknown, or there is no `checkpointLocation`.
         """
-        given = Options(options, KNOWN, "batch sink")
+        given = Options(options, KNOWN, "batch sink", OF_SINK)
         self.target = Target.of(given)
         self.options, self.function = dict(options), function
         self.fence, self.commit_journal = Fence(given.text("fence")), given.text("commitJournal")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from broadsheet.errors import ConfigError
+from broadsheet.spark.kafka_options import instead
 
 BOOLEANS = {"true": True, "false": False}
 
@@ -28,15 +29,15 @@ class Options:
         Args:
             known: every name that may be given, spelt as in the documentation.
             whose: `source` or `sink`, for error messages.
-            declined: names that users of other sources know, in lower case, and what to give in their place.
+            declined: names that users of Kafka know, and what to give in their place (`kafka_options`).
 
         Raises:
-            ConfigError: a name is not in `known`.
+            ConfigError: a name is not in `known`, or one of `declined`.
         """
         self._raw = {name.lower(): value for name, value in raw.items()}
         self._known = {name.lower(): name for name in known}
-        if unlike := [text for name, text in declined.items() if name in self._raw]:
-            raise ConfigError("; ".join(dict.fromkeys(unlike)))
+        if unlike := [f"option {name}: {text}" for name in self._raw if (text := instead(declined, name))]:
+            raise ConfigError("; ".join(unlike))
         if strangers := sorted(name for name in self._raw if name not in self._known):
             names = ", ".join(sorted(self._known.values()))
             raise ConfigError(f"options {strangers} are none of the {whose}'s: {names}")

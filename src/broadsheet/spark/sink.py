@@ -45,6 +45,7 @@ from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
 from broadsheet.spark.encode import VALUE, bodies, frames
 from broadsheet.spark.json_text import in_utc
+from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.options import Options
 from broadsheet.spark.worker import freeze_once
 
@@ -366,7 +367,7 @@ class SinkWriter(Output, DataSourceStreamArrowWriter):
     """`df.writeStream.format("broadsheet")`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(Options(options, KNOWN, "sink"), schema)
+        super().__init__(Options(options, KNOWN, "sink", OF_SINK), schema)
         if self.is_exact and not (self.fence and self.commit_journal):
             raise ConfigError(UNSTARTED)
         if self.is_exact and not self.checkpoint:

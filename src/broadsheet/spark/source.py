@@ -39,6 +39,7 @@ from broadsheet.message.position import Position
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY
 from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head
+from broadsheet.spark.kafka_options import OF_SOURCE
 from broadsheet.spark.kept import Kept
 from broadsheet.spark.losses import Losses
 from broadsheet.spark.offsets import (
@@ -106,14 +107,6 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """The options of the source."""
-_IN_BYTES: Final = (
-    "a batch is limited in bytes and not in messages (ADR 0204): give option maxBytesPerTrigger, the number "
-    "of messages times their mean length"
-)
-DECLINED: Final[Mapping[str, str]] = MappingProxyType(
-    {"maxmessagespertrigger": _IN_BYTES, "maxoffsetspertrigger": _IN_BYTES}
-)
-"""Options that the source does not have on purpose."""
 UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
 """So many bytes behind the last index point of a journal an operator is told."""
 
@@ -137,7 +130,7 @@ class Sources:
     """A query's journals and options: where it starts, its cut into tasks, and the reading of one."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = Options(options, KNOWN, "source", DECLINED)
+        given = Options(options, KNOWN, "source", OF_SOURCE)
         self.target = Target.of(given)
         self.subscription = Subscription.of(given)
         self.losses = Losses(is_fatal=given.flag("failOnDataLoss", default=True))
