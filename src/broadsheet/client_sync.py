@@ -105,6 +105,7 @@ class SyncJournals(Blocking[Journals]):
     """The methods of `Journals`, blocking."""
 
     create = blocking(Journals.create)
+    alter = blocking(Journals.alter)
     delete = blocking(Journals.delete)
     list = blocking(Journals.list)
     get = blocking(Journals.get)

@@ -80,11 +80,9 @@ def test_a_trim_tells_what_would_go_and_removes_it_with_yes(node: NodeProcess) -
     assert removed(node, "--to", "9KiB")["begin"] == 2 * PIECE
     node.kill()
     assert asyncio.run(node.start())
-    said = run(node, "read", NAME, status=1)
+    said = run(node, "read", NAME, "--offset", "0", status=1)
     assert f"trimmed: journal {NAME}: no fragment has offset 0; the next that can be read is 8192" in said
-    assert run(node, "read", NAME, "--offset", "8KiB").encode() == b"".join(
-        bytes([number]) * PIECE for number in range(2, 6)
-    )
+    assert run(node, "read", NAME).encode() == b"".join(bytes([number]) * PIECE for number in range(2, 6))
     assert json.loads(run(node, "status", NAME, "--json"))["begin"] == 2 * PIECE
 
 
@@ -157,5 +155,78 @@ def test_a_reader_of_committed_messages_begins_where_a_trim_ended(node: NodeProc
                 await transaction.publish(NAME, {"n": 40, "part": 1})
             last = [each.json() async for each in client.messages(NAME)]
             assert [each["part"] for each in last if each["n"] == 40] == [0, 1]
+
+    asyncio.run(work())
+
+
+def test_what_a_spec_may_change_counts_at_once_and_after_a_restart(node: NodeProcess) -> None:
+    """Length, interval, codec, retention and labels; an alteration that changes nothing says so."""
+    run(node, "create", NAME, "--label", "env=eu", "--label", "topic=clicks")
+
+    async def work() -> None:
+        async with library.connect(node.address) as client:
+            await client.journals.append(NAME, b"a" * PIECE)
+            done = await asyncio.to_thread(
+                run,
+                node,
+                "alter",
+                NAME,
+                *("--fragment-length", "1KiB", "--codec", "gzip", "--flush-interval", "10m"),
+                *("--retention", "30d", "--label", "env=us", "--label", "topic"),
+            )
+            assert done.startswith(f"{NAME}: changed at revision ")
+            await client.journals.append(NAME, b"b" * PIECE)  # The fragment was longer than it may be now.
+            await stored(client, NAME, 1)
+            assert (await client.journals.fragments(NAME))[0].name.endswith(".gz")
+
+    asyncio.run(work())
+    for _ in range(2):
+        told = json.loads(run(node, "describe", NAME, "--json"))["info"]["spec"]
+        assert told["labels"] == {"env": "us"}
+        assert told["fragment"] == {
+            "length": 1024,
+            "codec": "gzip",
+            "flush_interval": 600_000_000_000,
+            "retention": 30 * 86_400_000_000_000,
+        }
+        node.kill()
+        assert asyncio.run(node.start())
+    assert run(node, "alter", NAME, "--codec", "gzip") == f"{NAME}: nothing to change\n"
+    assert run(node, "alter", NAME, "--retention", "0").startswith(f"{NAME}: changed at revision ")
+    assert "retention" not in json.loads(run(node, "describe", NAME, "--json"))["info"]["spec"]["fragment"]
+    assert run(node, "delete", NAME, "--yes") == f"{NAME}: deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--store", "file:///elsewhere/"), "stays the node's own: what is stored there would not be found"),
+        (("--label", "content-type=application/x-ndjson"), "how its messages are framed, which stays none"),
+        (("--fragment-length", "1"), "fragment.length 1"),
+        (("--flush-interval", "3s"), "flush_interval of 3"),
+        (("--label", "env=a", "--label", "env"), "a name is given twice"),
+    ],
+)
+def test_what_a_spec_cannot_change_is_refused_with_the_reason(
+    node: NodeProcess, arguments: tuple[str, ...], words: str
+) -> None:
+    """Nothing changes, not even what could."""
+    run(node, "create", NAME)
+    status = 2 if "env" in arguments else 1
+    said = " ".join(run(node, "alter", NAME, "--codec", "gzip", *arguments, status=status).split())
+    assert words in said.replace("│ ", "")
+    assert json.loads(run(node, "describe", NAME, "--json"))["info"]["spec"] == {"name": NAME, "fragment": {}}
+
+
+def test_alterations_at_once_all_count(node: NodeProcess) -> None:
+    """Each changes its own label; the second is made of the first one's result."""
+
+    async def work() -> None:
+        async with library.connect(node.address) as client:
+            await client.journals.create(NAME)
+            changes = [client.journals.alter(NAME, labels={f"l{number}": "x"}) for number in range(8)]
+            await asyncio.gather(*changes)
+            assert (await client.journals.get(NAME)).spec.labels == {f"l{number}": "x" for number in range(8)}
+            await client.journals.delete(NAME)
 
     asyncio.run(work())

@@ -24,6 +24,7 @@ from broadsheet.doors.native.door import NativeConfig
 from broadsheet.errors import BroadsheetError, NotAllowed, Unauthenticated
 from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.messages import (
+    AlterRequest,
     AppendRequest,
     CreateRequest,
     IndexPointsRequest,
@@ -36,6 +37,7 @@ from broadsheet.journal.messages import (
     ReadRequest,
     RunRequest,
     SettleRequest,
+    SpecChange,
     TrimRequest,
 )
 from broadsheet.node import Node, NodeConfig, Settings
@@ -65,6 +67,7 @@ NAMED: dict[str, Callable[[JournalName], msgspec.Struct]] = {
     "journal.index_points": IndexPointsRequest,
     "journal.reset_head": LossRequest,
     "journal.accept_loss": LossRequest,
+    "journal.alter": lambda name: AlterRequest(name, SpecChange()),
     "journal.trim": lambda name: TrimRequest(name, ByteOffset(0)),
     "journal.offset_at": lambda name: OffsetAtRequest(name, WallTime(0)),
     "journal.settle": lambda name: SettleRequest(name, bytes(16)),

@@ -1,6 +1,8 @@
 """Options: the options that several commands have, and what they mean."""
 
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -10,6 +12,7 @@ from broadsheet.base.time import SECOND
 from broadsheet.cli.calling import ADDRESS_VARIABLE
 from broadsheet.cli.tables import size_of
 from broadsheet.config import duration_of
+from broadsheet.errors import ConfigError
 
 Address = Annotated[str, typer.Option(envvar=ADDRESS_VARIABLE, help="The node's native door, host:port.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -58,3 +61,34 @@ def print_result(what: object, is_json: bool, text: str) -> None:
         print(msgspec.json.encode(what).decode())
     elif text:
         print(text)
+
+
+def place_or_time(text: str, option: str) -> int | float:
+    """An offset, as a whole number; or a time in seconds since 1970, as a float.
+
+    A time is written as in ISO 8601, of this machine's zone if it names none, or as an age, as in `10m`.
+
+    Raises:
+        BadParameter: `text` is none of them.
+    """
+    try:
+        return size_of(text)
+    except typer.BadParameter:
+        return time_of(text, option, f"{option} {text}: an offset as in 64GiB, a time, or an age as in 7d")
+
+
+def time_of(text: str, option: str, refusal: str = "") -> float:
+    """A time in seconds since 1970: ISO 8601, or an age as in `10m`.
+
+    Raises:
+        BadParameter: `text` is neither; it says `refusal`, if that is given.
+    """
+    try:
+        return time.time() - duration_of(text, option) / SECOND
+    except ConfigError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        text = refusal or f"{option} {text}: a time as in 2026-11-20T12:00, or an age as in 10m"
+        raise typer.BadParameter(text) from None

@@ -1,18 +1,26 @@
 """Upkeep: the commands of `broadsheet journals` that change what of a journal is kept."""
 
-import time
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from broadsheet.base.time import SECOND
 from broadsheet.cli.calling import call_node
-from broadsheet.cli.options import DEFAULT_ADDRESS, EXIT_DRY_RUN, Address, AsJSON, Name, Yes, print_result
+from broadsheet.cli.options import (
+    DEFAULT_ADDRESS,
+    EXIT_DRY_RUN,
+    Address,
+    AsJSON,
+    Name,
+    Retained,
+    Retention,
+    Yes,
+    labels_of,
+    place_or_time,
+    print_result,
+    seconds_of,
+)
 from broadsheet.cli.tables import size_of, size_text
 from broadsheet.client import Client
-from broadsheet.config import duration_of
-from broadsheet.errors import ConfigError
 
 app = typer.Typer()
 
@@ -71,32 +79,51 @@ def trim(
         raise typer.Exit(EXIT_DRY_RUN)
 
 
-def place_or_time(text: str, option: str) -> int | float:
-    """An offset, as a whole number; or a time in seconds since 1970, as a float.
+@app.command()
+def alter(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    fragment_length: Annotated[
+        int | None,
+        typer.Option(parser=size_of, metavar="SIZE", help="After so much a fragment is closed (64MiB)."),
+    ] = None,
+    codec: Annotated[str | None, typer.Option(help="Of the next fragments: as `create` has it.")] = None,
+    store: Annotated[str | None, typer.Option(help="It does not change: the node says why.")] = None,
+    flush_interval: Annotated[
+        str | None,
+        typer.Option(help="As in `10m`; a fragment is closed at each multiple of it, too. 0: not."),
+    ] = None,
+    retention: Retention = None,
+    retained_bytes: Retained = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE sets one, NAME alone removes it; may be repeated."),
+    ] = None,
+    json: AsJSON = False,
+) -> None:
+    """Change the settings of a journal. What is stored already stays as it is."""
+    values = label or []
+    removed: dict[str, str | None] = dict.fromkeys([each for each in values if "=" not in each])
+    labels = removed | labels_of([each for each in values if "=" in each])
+    if len(labels) < len(values):
+        raise typer.BadParameter("--label: a name is given twice")
 
-    A time is written as in ISO 8601, of this machine's zone if it names none, or as an age, as in `10m`.
+    async def work(client: Client) -> None:
+        before = await client.journals.get(name)
+        info = await client.journals.alter(
+            name,
+            fragment_length=fragment_length,
+            codec=codec,
+            store=store,
+            flush_interval=seconds_of(flush_interval, "--flush-interval"),
+            retention=seconds_of(retention, "--retention"),
+            retained_bytes=retained_bytes,
+            labels=labels,
+            create_revision=before.create_revision,
+        )
+        is_same = info.mod_revision == before.mod_revision
+        text = "nothing to change" if is_same else f"changed at revision {info.mod_revision}"
+        print_result(info, json, f"{info.name}: {text}")
 
-    Raises:
-        BadParameter: `text` is none of them.
-    """
-    try:
-        return size_of(text)
-    except typer.BadParameter:
-        return time_of(text, option, f"{option} {text}: an offset as in 64GiB, a time, or an age as in 7d")
-
-
-def time_of(text: str, option: str, refusal: str = "") -> float:
-    """A time in seconds since 1970: ISO 8601, or an age as in `10m`.
-
-    Raises:
-        BadParameter: `text` is neither; it says `refusal`, if that is given.
-    """
-    try:
-        return time.time() - duration_of(text, option) / SECOND
-    except ConfigError:
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        text = refusal or f"{option} {text}: a time as in 2026-11-20T12:00, or an age as in 10m"
-        raise typer.BadParameter(text) from None
+    call_node(address, work)

@@ -22,9 +22,11 @@ from broadsheet.errors import (
     ShuttingDown,
     Status,
     StoreUnhealthy,
+    Throttled,
     TooLarge,
     Unknown,
 )
+from broadsheet.journal.alteration import put_altered
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness
 from broadsheet.journal.core.spec import (
@@ -42,7 +44,7 @@ from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
 from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, accept, report, spans_of
-from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply
+from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, SpecChange
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
     OPEN_RETRY_MIN,
@@ -63,6 +65,9 @@ from broadsheet.runtime.failpoints import passed
 
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
+
+ALTER_TRIES_MAX: Final = 16
+"""How often a change of a spec is made anew because another one came between."""
 
 T = TypeVar("T")
 
@@ -178,6 +183,34 @@ class Broker:
         if spec.name not in self._slots:
             self._take_up(info)
         return info
+
+    async def alter(
+        self, name: JournalName, create_revision: Revision | None, change: SpecChange
+    ) -> JournalInfo:
+        """Change a journal's spec, durably, and have it act by that from now on.
+
+        Raises:
+            InvalidArgument: a field cannot be changed, or its new value is not legal. Nothing changed.
+            NotFound: there is no such journal, or the name belongs to another one. Nothing changed.
+            Throttled: others change it all the time. Nothing changed.
+        """
+        return await self._carried(self._alter(name, create_revision, change), f"alter.{name}")
+
+    async def _alter(
+        self, name: JournalName, create_revision: Revision | None, change: SpecChange
+    ) -> JournalInfo:
+        for _ in range(ALTER_TRIES_MAX):
+            revision = self.info(name, create_revision).create_revision
+            found = await put_altered(self._context.keyspace, name, revision, change)
+            if found is None:
+                continue
+            slot = self._slots.get(name)
+            if slot is not None and slot.info.create_revision == revision:
+                slot.info = max(slot.info, found, key=lambda each: each.mod_revision)
+                if slot.housekeeping is not None and slot.replica is not None:
+                    slot.housekeeping.on_spec(slot.info)
+            return found
+        raise Throttled(f"journal {name}: its spec changes all the time; try again")
 
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
         """Take a journal out of its slot, and have `deletion` mark it and remove its content.
@@ -437,7 +470,7 @@ class Broker:
                 continue
             for attempt in slot.settled:
                 opened.attempts.settle(attempt)
-            replica = Replica(self._context, opened)
+            replica = Replica(self._context, opened._replace(info=slot.info))  # It may be altered meanwhile.
             if slot.opened.done():
                 replica.close(Status.NOT_FOUND)  # It was deleted meanwhile.
                 return

@@ -21,10 +21,9 @@ from broadsheet.journal.client_reads import EncodedIndex, Reader, read_index
 from broadsheet.journal.client_requests import (
     RETRY_MAX,
     RETRY_MIN,
-    codec_of,
+    change_of,
     condition_of,
     contents_of,
-    interval_of,
     is_repeatable,
     name_of,
     offset_of,
@@ -32,11 +31,12 @@ from broadsheet.journal.client_requests import (
     require_progress,
     revision_of,
     seconds_of,
+    spec_of,
     wall_of,
 )
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import (
+    AlterRequest,
     AppendRequest,
     Chunk,
     Commit,
@@ -133,28 +133,47 @@ class Journals:
             InvalidArgument: the message says which field is wrong and why.
             StoreUnhealthy: `store` cannot be used now. No journal was made.
         """
-        fragment = FragmentSpec()
-        if fragment_length is not None:
-            fragment = msgspec.structs.replace(fragment, length=fragment_length)
-        if codec is not None:
-            fragment = msgspec.structs.replace(fragment, codec=codec_of(codec))
-        if store is not None:
-            fragment = msgspec.structs.replace(fragment, store=store)
-        if flush_interval is not None:
-            fragment = msgspec.structs.replace(
-                fragment, flush_interval=interval_of("flush_interval", flush_interval)
-            )
-        if retention is not None:
-            fragment = msgspec.structs.replace(fragment, retention=interval_of("retention", retention))
-        if retained_bytes is not None:
-            fragment = msgspec.structs.replace(fragment, retained_bytes=retained_bytes)
-        spec = JournalSpec(name=JournalName(name), fragment=fragment, labels=dict(labels or {}))
+        change = change_of(fragment_length, codec, store, flush_interval, retention, retained_bytes, labels)
+        spec = spec_of(name, change)
         try:
             return await self._call("journal.create", CreateRequest(spec), JournalInfo)
         except AlreadyExists:
             if not if_absent:
                 raise
             return await self.get(name)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        fragment_length: int | None = None,
+        codec: str | None = None,
+        store: str | None = None,
+        flush_interval: float | None = None,
+        retention: float | None = None,
+        retained_bytes: int | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        create_revision: int | None = None,
+    ) -> JournalInfo:
+        """Change the spec of a journal that lives; None: as it is. What is stored already stays as it is.
+
+        The store, and labels that say how messages are framed, do not change. Other arguments as `create` has
+        them, in bytes and seconds; 0 ends a flush interval or a retention.
+
+        Args:
+            labels: new values; None as a value removes the label.
+            create_revision: of the journal that is meant (`get`); a later one of that name is `NotFound`.
+
+        Raises:
+            InvalidArgument: the message says which field is wrong, or cannot be changed, and why. Nothing
+                changed.
+            NotFound: there is no such journal. Nothing changed.
+            Throttled: others change it all the time. Nothing changed.
+            Unknown: it may be changed. A repetition does no harm.
+        """
+        change = change_of(fragment_length, codec, store, flush_interval, retention, retained_bytes, labels)
+        request = AlterRequest(name_of(name), change, create_revision=revision_of(create_revision))
+        return await self._call("journal.alter", request, JournalInfo)
 
     async def delete(self, name: str) -> None:
         """Delete a journal with its content.
@@ -164,12 +183,15 @@ class Journals:
         """
         await self._call("journal.delete", NameRequest(JournalName(name)), Empty)
 
-    async def list(self, prefix: str = "", *, selector: str = "") -> Sequence[JournalInfo]:
+    async def list(
+        self, prefix: str = "", *, selector: str = "", limit: int | None = None
+    ) -> Sequence[JournalInfo]:
         """Every journal whose name starts with `prefix`, by name.
 
         Args:
             selector: a condition on labels, such as `topic=clicks,env in (eu, us),!draft`. The label `name`
                 is the journal's name; `LABEL:prefix=VALUE` compares the beginning of a value.
+            limit: at most so many, the first ones; by default all.
 
         Raises:
             InvalidArgument: the selector is malformed; the message says from which character on.
@@ -177,10 +199,11 @@ class Journals:
         found: list[JournalInfo] = []
         after = ""
         while True:
-            request = ListRequest(prefix=prefix, after=after, selector=selector)
+            most = 1_000 if limit is None else max(1, limit - len(found))
+            request = ListRequest(prefix=prefix, after=after, selector=selector, count_max=most)
             page = await self._ask("journal.list", request, ListReply)
             found += page.journals
-            if not page.has_more:
+            if not page.has_more or (limit is not None and len(found) >= limit):
                 return found
             require_progress("journal.list", after, page.after)
             after = page.after

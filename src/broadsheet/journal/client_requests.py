@@ -11,6 +11,8 @@ from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import InvalidArgument, RemoteProtocolError, Unreachable
 from broadsheet.journal.core.fragment import Codec
 from broadsheet.journal.core.registers import Condition, validate_condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.messages import SpecChange
 
 RETRY_MIN: Final = Duration(50 * MILLISECOND)
 RETRY_MAX: Final = Duration(2 * SECOND)
@@ -215,6 +217,41 @@ def interval_of(what: str, seconds: object) -> Duration:
 
 def _is_number(given: object) -> TypeGuard[int | float]:
     return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def change_of(  # noqa: PLR0917 - as `Journals.alter` has them.
+    fragment_length: int | None,
+    codec: str | None,
+    store: str | None,
+    flush_interval: float | None,
+    retention: float | None,
+    retained_bytes: int | None,
+    labels: Mapping[str, str | None] | None,
+) -> SpecChange:
+    """What a user wants of a journal's spec; None: as it is, or as it is by default.
+
+    Raises:
+        InvalidArgument: a time is no number of seconds, or there is no such codec.
+    """
+    return SpecChange(
+        length=fragment_length,
+        codec=None if codec is None else codec_of(codec),
+        store=store,
+        flush_interval=None if flush_interval is None else interval_of("flush_interval", flush_interval),
+        retention=None if retention is None else interval_of("retention", retention),
+        retained_bytes=retained_bytes,
+        labels=dict(labels or {}),
+    )
+
+
+def spec_of(name: str, change: SpecChange) -> JournalSpec:
+    """The spec of a new journal: `change` of the defaults."""
+    values = {field: value for field, value in msgspec.structs.asdict(change).items() if field != "labels"}
+    return JournalSpec(
+        name=JournalName(name),
+        fragment=FragmentSpec(**{field: value for field, value in values.items() if value is not None}),
+        labels={label: value for label, value in change.labels.items() if value is not None},
+    )
 
 
 def codec_of(name: str) -> Codec:

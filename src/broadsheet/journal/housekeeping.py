@@ -21,9 +21,10 @@ from broadsheet.journal.config import MIB
 from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.block_sums import BlockSums
 from broadsheet.journal.core.fragment_index import Index
-from broadsheet.journal.core.pipeline_events import RollAsked
+from broadsheet.journal.core.pipeline_events import LengthChanged, RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
+from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.set_aside import sync_files
@@ -149,6 +150,8 @@ class Housekeeping:
             self._flush_after(wait)
 
     def _flush_after(self, wait: Duration) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         struck = partial(self._context.closing.add, (self._flush,))
         self._timer = self._context.timers.call_after(wait, struck)
 
@@ -158,6 +161,8 @@ class Housekeeping:
         if replica.is_closed or replica.stop_reason:
             return  # A stopped journal gets no content, and rolls no more.
         interval = self._flush_interval
+        if not interval:
+            return  # It was altered while this waited for its turn.
         this = self._context.time.wall() // interval
         if spool.length and spool.first_append // interval != this:
             replica.deliver(RollAsked())
@@ -212,6 +217,20 @@ class Housekeeping:
         if not self._is_uploading and not self._replica.is_closed and self._next_upload() is not None:
             self._is_uploading = True
             self._spawn(self._upload_all(), f"upload.{self._replica.name}")
+
+    def on_spec(self, info: JournalInfo) -> None:
+        """Act by the journal's altered spec from now on; what was closed or stored stays as it is."""
+        replica = self._replica
+        if replica.is_closed:
+            return
+        replica.info = info
+        replica.deliver(LengthChanged(length=info.spec.fragment.length))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not replica.stop_reason:
+            self._flush_later()
+        self.trimming.on_spec()
 
     def heal(self) -> None:
         """Begin the log's stream anew, because it lost an old record of this journal."""

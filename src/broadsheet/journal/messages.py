@@ -5,11 +5,15 @@ in `journal/service.py`. Payload bytes are not part of these structs. Fields are
 default.
 """
 
+from typing import Annotated
+
 import msgspec
 
-from broadsheet.base.time import WallTime
+from broadsheet.base.labels import LABELS_MAX
+from broadsheet.base.time import Duration, WallTime
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, Revision
 from broadsheet.errors import StoreUnhealthy
+from broadsheet.journal.core.fragment import Codec
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import JournalSpec
 
@@ -108,6 +112,27 @@ class CreateRequest(msgspec.Struct, frozen=True):
     """Create a journal."""
 
     spec: JournalSpec
+
+
+class SpecChange(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What of a journal's spec is to be another; None: as it is. Times are nanoseconds."""
+
+    length: int | None = None
+    codec: Codec | None = None
+    store: str | None = None
+    flush_interval: Duration | None = None
+    retention: Duration | None = None
+    retained_bytes: int | None = None
+    labels: Annotated[dict[str, str | None], msgspec.Meta(max_length=4 * LABELS_MAX)] = {}
+    """New values of labels; None: the label is removed."""
+
+
+class AlterRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Change a journal's spec."""
+
+    journal: JournalName
+    change: SpecChange
+    create_revision: Revision | None = None
 
 
 class NameRequest(msgspec.Struct, frozen=True):

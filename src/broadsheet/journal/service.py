@@ -33,6 +33,7 @@ from broadsheet.journal.core.pipeline_events import AttemptAsked, Submitted
 from broadsheet.journal.core.registers import Condition, validate_condition
 from broadsheet.journal.listing import Listing, view_of
 from broadsheet.journal.messages import (
+    AlterRequest,
     AppendRequest,
     Commit,
     CreateRequest,
@@ -98,6 +99,7 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
             SettleRequest,
             TrimRequest,
             OffsetAtRequest,
+            AlterRequest,
         ),
         lambda request: request.journal,
     ),
@@ -147,6 +149,7 @@ ROWS: Final = (
     Row("journal.accept_loss", 63, Shape.UNARY, Capability.APPLY, LossRequest),
     Row("journal.trim", 64, Shape.UNARY, Capability.APPLY, TrimRequest),
     Row("journal.offset_at", 65, Shape.UNARY, Capability.READ, OffsetAtRequest),
+    Row("journal.alter", 66, Shape.UNARY, Capability.APPLY, AlterRequest),
 )
 
 
@@ -212,6 +215,10 @@ class Service:
     async def create(self, call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
         """Create a journal."""
         return Reply(await self._broker.create(request.spec, by=call.deadline))
+
+    async def alter(self, _call: Call, request: AlterRequest, _payload: memoryview) -> Reply:
+        """Change a journal's spec."""
+        return Reply(await self._broker.alter(request.journal, request.create_revision, request.change))
 
     async def delete(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """Delete a journal with its content."""

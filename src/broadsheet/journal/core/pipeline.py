@@ -40,6 +40,7 @@ from broadsheet.journal.core.pipeline_events import (
     Fullness,
     Grant,
     Input,
+    LengthChanged,
     Output,
     Persist,
     Persisted,
@@ -114,6 +115,7 @@ class Pipeline:
             StreamPlaced: self._on_stream_placed,
             StreamFailed: self._on_stream_failed,
             RollAsked: self._on_roll_asked,
+            LengthChanged: self._on_length_changed,
             Fullness: self._on_fullness,
             FellBehind: self._on_fell_behind,
             EpochLost: self._on_epoch_lost,
@@ -429,6 +431,9 @@ class Pipeline:
         if self.state is State.OPEN and self._tail.owner is None:
             self.fragment_begin = self.adopted_end
             effects.append(Roll(fragment_begin=self.fragment_begin))
+
+    def _on_length_changed(self, event: LengthChanged, _now: Instant, _effects: list[Output]) -> None:
+        self.fragment_length = event.length
 
     def _on_fullness(self, event: Fullness, _now: Instant, effects: list[Output]) -> None:
         self.is_full = event.is_full

@@ -100,6 +100,12 @@ class RollAsked(Event, frozen=True):
     """The journal's open fragment is old: close it if it has content (`flush_interval`)."""
 
 
+class LengthChanged(Event, frozen=True):
+    """The spec says another length of the journal's fragments, which counts from the next append on."""
+
+    length: int
+
+
 class Fullness(Event, frozen=True):
     """The disk became fuller than the journals' watermark, or free again."""
 
@@ -132,6 +138,7 @@ Input = (
     | StreamPlaced
     | StreamFailed
     | RollAsked
+    | LengthChanged
     | Fullness
     | FellBehind
     | EpochLost

@@ -1,0 +1,70 @@
+"""Alteration: changes the spec of a journal that lives, as far as that can be changed.
+
+What is stored already stays as it is: its codec, its length, its place. Where the change would make the
+journal another one, or its messages others, it is refused: the name, the store, the framing. The key of the
+spec is put under its revision, so that of two changes at once the second is made of the first one's result.
+Source: journals.23; `docs/protocols/journals.md`.
+"""
+
+from typing import Final
+
+from msgspec.structs import asdict, replace
+
+from broadsheet.base.types import JournalName, Revision
+from broadsheet.errors import InvalidArgument, NotFound
+from broadsheet.journal.core.spec import JournalSpec, framing_of, spec_key, validate_spec
+from broadsheet.journal.keys import decode_info, encode_spec
+from broadsheet.journal.messages import JournalInfo, SpecChange
+from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
+from broadsheet.keyspace.port import Keyspace
+from broadsheet.runtime.failpoints import passed
+
+FRAGMENT_FIELDS: Final = ("length", "codec", "flush_interval", "retention", "retained_bytes")
+
+
+def altered(spec: JournalSpec, change: SpecChange) -> JournalSpec:
+    """The journal's `spec` after `change`.
+
+    Raises:
+        InvalidArgument: a field cannot be changed, or its new value is not legal.
+    """
+    if change.store is not None and change.store != spec.fragment.store:
+        stays = spec.fragment.store or "the node's own"
+        raise InvalidArgument(
+            f"fragment.store of journal {spec.name} stays {stays}: what is stored there would not be found;"
+            " make another journal in the other store, and copy the content"
+        )
+    wanted = {name: value for name, value in asdict(change).items() if name in FRAGMENT_FIELDS}
+    fragment = replace(spec.fragment, **{name: value for name, value in wanted.items() if value is not None})
+    labels = {name: value for name, value in {**spec.labels, **change.labels}.items() if value is not None}
+    found = validate_spec(replace(spec, fragment=fragment, labels=labels))
+    if (framing := framing_of(spec)) != framing_of(found):
+        stays = framing.kind.value if framing is not None else "none"
+        raise InvalidArgument(
+            f"the labels of journal {spec.name} would change how its messages are framed, which stays"
+            f" {stays}: make another journal"
+        )
+    return found
+
+
+async def put_altered(
+    keyspace: Keyspace, name: JournalName, create_revision: Revision, change: SpecChange
+) -> JournalInfo | None:
+    """Put a journal's altered spec durably; None if another change came between.
+
+    Raises:
+        InvalidArgument: as `altered`. NotFound: it was deleted meanwhile. Nothing changed.
+        Unknown: it may have been put.
+    """
+    key = spec_key(name)
+    pair = keyspace.get(key)
+    if pair is None or pair.create_revision != create_revision or decode_info(pair).spec.is_deleting:
+        raise NotFound(f"journal {name} was deleted meanwhile")
+    info = decode_info(pair)
+    spec = altered(info.spec, change)
+    if spec == info.spec:
+        return info
+    passed("journal.alter.before_put")
+    outcome = await keyspace.transact([ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(spec))])
+    passed("journal.alter.after_put")
+    return replace(info, spec=spec, mod_revision=outcome.revision) if outcome.succeeded else None
