@@ -93,7 +93,7 @@ def test_without_json_it_prints_text(address: str) -> None:
     """What somebody reads who tries it out."""
     assert b"cli/text: created at revision" in journals(address, "create", "cli/text").stdout
     assert journals(address, "append", "cli/text", content=b"x").stdout == b"cli/text: [0, 1) in 1 append\n"
-    assert journals(address, "list", "cli/t").stdout == b"cli/text\n"
+    assert journals(address, "list", "cli/t", "--names").stdout == b"cli/text\n"
     assert b"state: open\n" in journals(address, "status", "cli/text").stdout
     assert journals(address, "delete", "cli/text", "--yes").stdout == b"cli/text: deleted\n"
 

@@ -4,6 +4,7 @@ Nothing is changed. What cannot be told, as where a token may not read or a jour
 the reason, beside all that can. Units: bytes, byte offsets.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -13,7 +14,14 @@ import msgspec
 from broadsheet.base.time import SECOND
 from broadsheet.cli.tables import size_text, table
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, Corrupt, OffsetNotYetAvailable, StoreUnhealthy, Trimmed
+from broadsheet.errors import (
+    BroadsheetError,
+    Corrupt,
+    NotFound,
+    OffsetNotYetAvailable,
+    StoreUnhealthy,
+    Trimmed,
+)
 from broadsheet.journal.core.fragment import parse_name
 from broadsheet.journal.core.spec import FragmentSpec, framing_of
 from broadsheet.journal.messages import FragmentInfo, JournalInfo, JournalStatus, Registers
@@ -21,6 +29,8 @@ from broadsheet.message.producer_state import NOT_OPEN
 from broadsheet.message.spans import update
 from broadsheet.message.stored_index import index_from
 
+ASKED_MAX: Final = 32
+"""Journals whose status is asked for at a time."""
 TAIL_BYTES_MAX: Final = 64 << 20
 """A journal has an index point every 16 MiB. One whose index has ended is not read from its begin."""
 T = TypeVar("T")
@@ -178,6 +188,35 @@ def _spec_rows(spec: FragmentSpec) -> list[tuple[str, str]]:
         ("retention", f"{spec.retention / SECOND:g} s" if spec.retention else "none"),
         ("retained bytes", size_text(spec.retained_bytes) if spec.retained_bytes else "all"),
     ]
+
+
+async def listing_text(client: Client, infos: Sequence[JournalInfo]) -> str:
+    """A table of journals with their states, and their sum."""
+    few = asyncio.Semaphore(ASKED_MAX)
+
+    async def asked(info: JournalInfo) -> JournalStatus | None:
+        async with few:
+            try:
+                return await client.journals.status(info.name)
+            except NotFound:
+                return None  # It was deleted meanwhile.
+
+    found = await asyncio.gather(*map(asked, infos))
+    told = [(info, status) for info, status in zip(infos, found, strict=True) if status is not None]
+    rows = [
+        (
+            info.name,
+            status.state,
+            "" if status.end is None else size_text(status.end - (status.begin or 0)),
+            "" if status.end is None else status.end,
+            size_text(status.spool_bytes),
+            ",".join(f"{label}={value}" for label, value in sorted(info.spec.labels.items())),
+        )
+        for info, status in told
+    ]
+    size = sum(status.end - (status.begin or 0) for _, status in told if status.end is not None)
+    head = ("NAME", "STATE", "SIZE", "END", "OPEN FRAGMENT", "LABELS")
+    return "\n".join([table(head, rows), f"{len(rows)} journals, {size_text(size)}"])
 
 
 def fragments_text(found: Sequence[FragmentInfo]) -> str:

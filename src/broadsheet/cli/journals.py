@@ -35,8 +35,10 @@ from broadsheet.cli.options import (
     seconds_of,
 )
 from broadsheet.cli.progress import Progress
+from broadsheet.cli.starting import Last, Since, first_offset, require_one
 from broadsheet.cli.streams import STANDARD_INPUT_DESCRIPTOR, STANDARD_OUTPUT_DESCRIPTOR, Input, write
 from broadsheet.cli.tables import place_of, size_of
+from broadsheet.cli.watching import Watch, pause_of, shown
 from broadsheet.client import Client
 from broadsheet.config import duration_of
 from broadsheet.journal.messages import LossReply
@@ -105,27 +107,43 @@ def list_(
     selector: Annotated[
         str, typer.Option(help="Only with these labels: `topic=clicks,env in (eu, us),!draft`.")
     ] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many.")] = None,
+    names: Annotated[bool, typer.Option("--names", help="Print only names, one a line.")] = False,
+    watch: Watch = None,
     address: Address = DEFAULT_ADDRESS,
     json: AsJSON = False,
 ) -> None:
-    """List journals in the order of their names."""
+    """List journals in the order of their names: state, length, what is not stored yet, labels."""
+    pause = pause_of(watch)
 
     async def work(client: Client) -> None:
-        infos = await client.journals.list(prefix, selector=selector)
-        print_result({"journals": infos}, json, "\n".join(info.name for info in infos))
+        async def show() -> None:
+            infos = await client.journals.list(prefix, selector=selector, limit=limit)
+            text = "\n".join(info.name for info in infos)
+            if not (json or names):
+                text = await inspection.listing_text(client, infos)
+            print_result({"journals": infos}, json, text)
+
+        await shown(show, pause)
 
     call_node(address, work)
 
 
 @app.command()
-def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
+def status(
+    name: Name, *, watch: Watch = None, address: Address = DEFAULT_ADDRESS, json: AsJSON = False
+) -> None:
     """Show the state of a journal."""
+    pause = pause_of(watch)
 
     async def work(client: Client) -> None:
-        found = await client.journals.status(name)
-        told = {field: value for field, value in msgspec.structs.asdict(found).items() if value is not None}
-        lines = [f"{field}: {value}" for field, value in told.items() if value != ""]
-        print_result(found, json, "\n".join(lines))
+        async def show() -> None:
+            found = await client.journals.status(name)
+            told = {field: each for field, each in msgspec.structs.asdict(found).items() if each is not None}
+            lines = [f"{field}: {value}" for field, value in told.items() if value != ""]
+            print_result(found, json, "\n".join(lines))
+
+        await shown(show, pause)
 
     call_node(address, work)
 
@@ -242,8 +260,15 @@ def read(
     *,
     address: Address = DEFAULT_ADDRESS,
     offset: Annotated[
-        int, typer.Option(parser=place_of, metavar="SIZE", help="Where to begin; -1 for the committed end.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            parser=place_of,
+            metavar="SIZE",
+            help="Where to begin; -1 for the committed end. By default the first byte that is there.",
+        ),
+    ] = None,
+    last: Last = None,
+    since: Since = None,
     end: Annotated[
         int | None, typer.Option(parser=size_of, metavar="SIZE", help="Where to stop (exclusive).")
     ] = None,
@@ -253,12 +278,13 @@ def read(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print which span was read; needs --output.")] = False,
 ) -> None:
-    """Read committed bytes."""
+    """Read committed bytes; with -n the last lines, with --since what came since then, and a little more."""
+    require_one(offset=offset is not None, last=last is not None, since=since is not None)
     if json and output is None:
         raise typer.BadParameter("--json uses standard output, so the content needs --output")
 
     async def work(client: Client) -> None:
-        first = at = offset if offset >= 0 else await client.journals.end(name)
+        first = at = await first_offset(client, name, offset, last=last, since=since)
         if end is not None and end < first:
             raise typer.BadParameter(f"--end {end} is below the offset {first}")
         total = None
@@ -291,15 +317,26 @@ def follow(
     *,
     address: Address = DEFAULT_ADDRESS,
     start: Annotated[
-        str, typer.Option("--from", help="Where to begin: earliest, latest, or an offset in bytes.")
-    ] = EARLIEST,
+        str | None,
+        typer.Option("--from", help="Where to begin: earliest (the default), latest, or an offset in bytes."),
+    ] = None,
+    last: Last = None,
+    since: Since = None,
     lines: Annotated[bool, typer.Option("--lines", help="Print each line when it is whole.")] = False,
     patience: Annotated[str, typer.Option(help="How long the node may be away, as in `10m`.")] = "10m",
 ) -> None:
-    """Print committed bytes as they come, until Ctrl-C, also while the node is restarted."""
-    begin, seconds = start_of(start, "--from"), duration_of(patience, "--patience") / SECOND
+    """Print committed bytes as they come, until Ctrl-C, also while the node is restarted.
+
+    With -n the last lines are printed first, with --since what was appended since, and a little more.
+    """
+    require_one(**{"from": start is not None, "last": last is not None, "since": since is not None})
+    begin: str | int = start_of(start or EARLIEST, "--from")
+    seconds = duration_of(patience, "--patience") / SECOND
 
     async def work(client: Client) -> None:
+        nonlocal begin
+        if last is not None or since is not None:
+            begin = await first_offset(client, name, None, last=last, since=since)
         await follow_journal(client, name, begin, by_line=lines, patience=seconds)
 
     call_node(address, work)

@@ -14,8 +14,9 @@ from broadsheet.base.time import SECOND
 from broadsheet.cli.append import telling
 from broadsheet.cli.calling import call_node
 from broadsheet.cli.follow import EARLIEST, start_of
-from broadsheet.cli.options import DEFAULT_ADDRESS, Address, AsJSON, Name
+from broadsheet.cli.options import DEFAULT_ADDRESS, Address, AsJSON, Name, time_of
 from broadsheet.cli.publish import Published, publish_lines
+from broadsheet.cli.starting import Last, Since, is_since, messages_before_end, require_one
 from broadsheet.cli.streams import (
     STANDARD_INPUT_DESCRIPTOR,
     STANDARD_OUTPUT_DESCRIPTOR,
@@ -45,11 +46,14 @@ def read(
     *,
     address: Address = DEFAULT_ADDRESS,
     start: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="earliest, latest, an offset, or a `position` that --json printed: the one behind it."
+            help="earliest (the default), latest, an offset, or a `position` that --json printed: the one"
+            " behind it."
         ),
-    ] = EARLIEST,
+    ] = None,
+    last: Last = None,
+    since: Since = None,
     committed: Annotated[
         bool,
         typer.Option(
@@ -64,15 +68,25 @@ def read(
         bool, typer.Option("--json", help="Print an object for each message, with its position and UUID.")
     ] = False,
 ) -> None:
-    """Print messages, one a line, without their UUIDs."""
-    begin, seconds = _start(name, start), duration_of(patience, "--patience") / SECOND
+    """Print messages, one a line, without their UUIDs; with -n the last ones, with --since younger ones."""
+    require_one(start=start is not None, last=last is not None, since=since is not None)
+    begin, seconds = _start(name, start or EARLIEST), duration_of(patience, "--patience") / SECOND
+    when = None if since is None else time_of(since, "--since")
 
     async def work(client: Client) -> None:
+        nonlocal begin
+        skip = 0
+        if last is not None:
+            begin, skip = await messages_before_end(client, name, last, is_committed=committed)
+        elif when is not None:
+            begin = await client.journals.offset_at(name, when)
         reader = client.messages(name, begin, is_committed=committed, block=follow, patience=seconds)
         left = limit
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
-                chosen = batch[:left]
+                left_out, skip = min(skip, len(batch)), max(0, skip - len(batch))
+                found = [each for each in batch[left_out:] if when is None or is_since(each, when)]
+                chosen = found[:left]
                 lines = [_object_of(each) if json else _line_of(each) for each in chosen]
                 await write(STANDARD_OUTPUT_DESCRIPTOR, b"".join([line + b"\n" for line in lines]))
                 if left is not None:
