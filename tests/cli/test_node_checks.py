@@ -178,7 +178,7 @@ def test_a_node_that_cannot_serve_is_found_with_its_reasons(tmp_path: Path) -> N
         assert until(root, Verdict.BAD)
         finding = node_checks.ready_check(root)
 
-        assert "node n1: no majority" in finding.text
+        assert "node n1: metastore: no majority" in finding.text
         assert pids(root)
 
 

@@ -574,9 +574,31 @@ def test_status_tells_who_is_ready_and_who_is_down(tmp_path: Path) -> None:
     states = [(each["node"], each["state"]) for each in json.loads(whole.stdout)["nodes"]]
     assert (whole.returncode, states) == (0, [("n1", "ready"), ("n2", "ready")])
     assert half.returncode == 1
-    assert half.stdout.startswith("n1: ready, version ")
+    assert half.stdout.startswith(("n1: ready, version ", "n1: not ready, version "))
     assert half.stdout.endswith("n2: down\n")
-    assert (one.returncode, one.stdout.split(",")[0]) == (0, "n1: ready")
+    assert one.stdout.split(",")[0] in ("n1: ready", "n1: not ready")  # Its peer was heard a moment ago.
+
+
+def test_a_node_that_cannot_serve_is_not_said_to_be_ready(tmp_path: Path) -> None:
+    """Every append would be refused: `up` and `status` say why, and the exit status tells scripts."""
+    root = tmp_path / "c"
+    with cluster(root) as found:
+        whole = json.loads(broadsheet("status", "--data-dir", root, "--json").stdout)["nodes"][0]
+        assert (whole["state"], whole["reasons"], found["not_ready"]) == ("ready", [], [])
+        assert broadsheet("down", "--data-dir", root).returncode == 0
+        configuration = root / "n1.toml"
+        full = "[journals]\nused_percent_max = 100\nfree_bytes_min = 1125899906842624\n"
+        configuration.write_text(configuration.read_text() + full)
+        up = broadsheet("up", "--data-dir", root, "--detach")
+        again = broadsheet("up", "--data-dir", root, "--detach", "--json")
+        status = broadsheet("status", "--data-dir", root)
+
+    assert (up.returncode, up.stdout[:14]) == (1, "not ready: n1 ")
+    assert "n1: journals: appends are refused" in up.stdout
+    assert again.returncode == 1
+    assert json.loads(again.stdout)["not_ready"][0].startswith("n1: journals: appends are refused")
+    assert (status.returncode, status.stdout[:14]) == (1, "n1: not ready,")
+    assert "  journals: appends are refused" in status.stdout
 
 
 def test_a_node_that_hangs_hides_no_other_from_metastore_status(tmp_path: Path) -> None:

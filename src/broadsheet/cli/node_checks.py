@@ -8,15 +8,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
-
-import msgspec
 
 from broadsheet import __version__
 from broadsheet.base.names import PARTIAL_SEGMENT
 from broadsheet.cli.findings import Check, Finding, Verdict
 from broadsheet.cli.node_faults import faults_of_nodes, settings_of_node
+from broadsheet.cli.readyz import asked, reasons
 from broadsheet.cli.running import FILE, Running, is_running
 from broadsheet.doors.readiness import ReadinessReply
 from broadsheet.errors import ConfigError, Corrupt
@@ -39,7 +36,6 @@ FILES_LOOKED_AT: Final = 20_000
 LOG_BYTES_LOOKED_AT: Final = 1 << 30
 """A longer log is left to the start of its node: to read it takes as long."""
 """How far the time of a file may lie ahead of the clock."""
-READY_SECONDS_MAX: Final = 5
 
 
 def format_check(root: Path) -> Finding:
@@ -269,23 +265,15 @@ def _asked(path: Path) -> ReadinessReply | None:
     running = Running.read(path)
     if running is None or "http" not in running.addresses:
         return None
-    url = f"http://{running.addresses['http']}/readyz?format=json"
     try:
-        with urlopen(url, timeout=READY_SECONDS_MAX) as answer:
-            body = answer.read()
-    except HTTPError as refused:
-        with refused:
-            body = refused.read()
-    except OSError as error:
-        why = error.reason if isinstance(error, URLError) else error
+        return asked(running.addresses["http"])
+    except ConnectionError as error:
         raise OSError(
-            f"node {running.node} does not answer at {url}: {why}; its process {running.pid} is there, and"
-            " may be stopped or stuck: read its log, and end it if it stays so"
+            f"node {running.node} {error}; its process {running.pid} is there, and may be stopped or stuck:"
+            " read its log, and end it if it stays so"
         ) from error
-    try:
-        return msgspec.json.decode(body, type=ReadinessReply)
-    except msgspec.DecodeError as error:
-        raise OSError(f"node {running.node} is of a release without /readyz, or of a newer one") from error
+    except OSError as error:
+        raise OSError(f"node {running.node} {error}") from error
 
 
 def _troubles(path: Path, *, is_warning: bool) -> str:
@@ -295,11 +283,7 @@ def _troubles(path: Path, *, is_warning: bool) -> str:
         return "" if is_warning else str(error)
     if found is None:
         return ""
-    stage = "" if found.state == "ready" or is_warning else f"it is {found.state}"
-    texts = [
-        each.text for role in found.roles.values() for each in role.reasons if each.is_warning == is_warning
-    ]
-    said = "; ".join([*([stage] if stage else []), *texts])
+    said = "; ".join(reasons(found, is_warning=is_warning))
     return f"node {found.node}: {said}" if said else ""
 
 

@@ -1,5 +1,6 @@
 """Status: `broadsheet status`, which shows the state of the nodes of a data directory, or of one address."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,9 @@ import typer
 
 from broadsheet.cli.calling import ADDRESS_VARIABLE, address_of, ask_status
 from broadsheet.cli.cluster import running_below
+from broadsheet.cli.readyz import asked, door_beside, reasons
 from broadsheet.cli.running import Running
+from broadsheet.cli.watching import Watch, pause_of, shown
 from broadsheet.doors.status import StatusReply
 from broadsheet.errors import Refused, Unknown
 from broadsheet.runtime.loop import run
@@ -22,9 +25,13 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     state: str
-    """The state that the node reports, or `down`, `starting` or `unreachable`."""
+    """`ready` if `/readyz` says so; `not ready`, `starting`, `stopping`, `down` or `unreachable`."""
     reason: str = ""
-    """Why the node is unreachable."""
+    """Why the node is unreachable, or why it is not known whether it can serve."""
+    reasons: tuple[str, ...] = ()
+    """Why it is not ready."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with it though it can serve."""
     status: StatusReply | None = None
 
 
@@ -38,15 +45,22 @@ def status(
     address: Annotated[
         str | None, typer.Option(envvar=ADDRESS_VARIABLE, help="Ask this native door instead.")
     ] = None,
+    watch: Watch = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Show the state of every node. The exit status is 0 if all are ready."""
-    address = address_of(context, address)
-    found = run(_ask(address, address)) if address else run(_ask_all(running_below(data_dir)))
-    if json:
-        print(msgspec.json.encode({"nodes": found}).decode())
-    else:
-        print("\n".join(line for each in found for line in _lines(each)))
+    """Show the state of every node, and why one cannot serve. The exit status is 0 if all are ready."""
+    address, pause = address_of(context, address), pause_of(watch)
+    found: list[NodeStatus] = []
+
+    async def show() -> None:
+        nonlocal found
+        found = await (_ask(address, address) if address else _ask_all(running_below(data_dir)))
+        if json:
+            print(msgspec.json.encode({"nodes": found}).decode())
+        else:
+            print("\n".join(line for each in found for line in _lines(each)))
+
+    run(shown(show, pause))
     if any(each.state != "ready" for each in found):
         raise typer.Exit(1)
 
@@ -68,16 +82,33 @@ async def _ask(node: str, address: str) -> list[NodeStatus]:
         reply = await ask_status(address)
     except (Refused, Unknown) as error:
         return [NodeStatus(node=node, state="unreachable", reason=str(error))]
-    return [NodeStatus(node=reply.node, state=reply.state, status=reply)]
+    try:
+        found = await asyncio.to_thread(asked, door_beside(reply.addresses["http"], address))
+        if found.node != reply.node:
+            raise OSError(f"is that of node {found.node}")
+    except (OSError, KeyError) as error:
+        why = f"whether it can serve is not known: its HTTP door {error}"
+        return [NodeStatus(node=reply.node, state=reply.state, status=reply, reason=why)]
+    return [
+        NodeStatus(
+            node=reply.node,
+            state="not ready" if reply.state == "ready" and not found.is_ready else reply.state,
+            status=reply,
+            reasons=tuple(reasons(found)),
+            warnings=tuple(reasons(found, is_warning=True)),
+        )
+    ]
 
 
 def _lines(each: NodeStatus) -> list[str]:
     if each.status is None:
         return [f"{each.node}: {each.state}" + (f" ({each.reason})" if each.reason else "")]
     found = each.status
-    head = f"{found.node}: {found.state}, version {found.version}, pid {found.pid}"
+    head = f"{found.node}: {each.state}, version {found.version}, pid {found.pid}"
     lag = f"loop lag at most {found.loop_lag_seconds_max * 1000:.1f} ms in the last minute"
     lines = [f"{head}, up {found.uptime_seconds:.0f} s, {lag}"]
+    lines += [f"  {text}" for text in (*each.reasons, *([each.reason] if each.reason else []))]
+    lines += [f"  warning: {text}" for text in each.warnings]
     lines += [f"  {door:<10} {address}" for door, address in sorted(found.addresses.items())]
     for role, fields in sorted(found.roles.items()):
         lines.append(f"  {role:<10} " + ", ".join(f"{name} {value}" for name, value in fields.items()))

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from broadsheet.cli.cluster import CLUSTER_FILE, NODES_MAX, Cluster, Process
+from broadsheet.cli.cluster import (
+    CLUSTER_FILE,
+    NODES_MAX,
+    READY_LOOK_SECONDS,
+    READY_SECONDS_MAX,
+    Cluster,
+    Process,
+)
+from broadsheet.cli.readyz import asked, is_passing, reasons
 from broadsheet.cli.running import ending_signals
 from broadsheet.errors import ConfigError
 
@@ -30,7 +39,11 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once ready; stop with `down`.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
-    """Start the nodes of a data directory that do not run yet; make the directory if it is new."""
+    """Start the nodes of a data directory that do not run yet; make the directory if it is new.
+
+    It says `ready` when every node can serve, as `/readyz` says. If one cannot, it says why. The nodes run
+    on; with --detach the exit status is 1.
+    """
     is_new = not (data_dir / CLUSTER_FILE).exists()
     if is_new:
         cluster = Cluster.make(data_dir, count=nodes or 1, port_offset=port_offset, has_any_port=any_port)
@@ -49,15 +62,39 @@ def up(
     stop = _on_signal()
     started = cluster.start(is_detached=detach, stop=stop)
     stays = bool(started) and not detach
-    _announce(cluster, is_json=json, is_detached=not stays)
+    why = _not_ready(cluster, stop)
+    _announce(cluster, why, is_json=json, is_detached=not stays)
     if stays:
         _attend(started, stop)
+    elif why:
+        raise typer.Exit(1)
 
 
-def _announce(cluster: Cluster, *, is_json: bool, is_detached: bool) -> None:
+def _not_ready(cluster: Cluster, stop: threading.Event) -> list[str]:
+    """Why nodes cannot serve; empty if all can. What ends by itself after a start is waited for."""
+    until = time.monotonic() + READY_SECONDS_MAX
+    while True:
+        told: list[str] = []
+        is_over = time.monotonic() >= until or stop.is_set()
+        for running in cluster.running().values():
+            if running is None or "http" not in running.addresses:
+                continue
+            try:
+                found = asked(running.addresses["http"])
+            except OSError as error:
+                told.append(f"{running.node}: it {error}")
+                continue
+            told += [f"{running.node}: {text}" for text in reasons(found)]
+            is_over = is_over or not (found.is_ready or is_passing(found))
+        if not told or is_over:
+            return told
+        stop.wait(READY_LOOK_SECONDS)
+
+
+def _announce(cluster: Cluster, why: list[str], *, is_json: bool, is_detached: bool) -> None:
     found = [running for running in cluster.running().values() if running is not None]
     if is_json:
-        report = {"data_dir": str(cluster.root.resolve()), "nodes": found}
+        report = {"data_dir": str(cluster.root.resolve()), "nodes": found, "not_ready": why}
         print(msgspec.json.encode(report).decode(), flush=True)
         return
     doors = "; ".join(
@@ -66,7 +103,7 @@ def _announce(cluster: Cluster, *, is_json: bool, is_detached: bool) -> None:
     )
     end = f"broadsheet down --data-dir {cluster.root}" if is_detached else "Ctrl-C"
     with suppress(OSError) if not is_detached else nullcontext():  # As in `_attend`.
-        print(f"ready: {doors} (stop with {end})", flush=True)
+        print(f"{'not ready' if why else 'ready'}: {doors} (stop with {end})", *why, sep="\n  ", flush=True)
 
 
 def _on_signal() -> threading.Event:
