@@ -61,7 +61,10 @@ PLANTED = [
         "wire_no_after_unknown",
         "A hint in the end makes a no of a call whose first attempt may have been done (C2).",
         f"{WIRE}.routed:_Attempts._give_up",
-        ("isinstance(error, Refused):", "isinstance(error, Refused) and error.retry is not Retry.ELSEWHERE:"),
+        (
+            "not isinstance(error, Unknown):",
+            "isinstance(error, Refused) and error.retry is not Retry.ELSEWHERE:",
+        ),
         "wire",
     ),
     (
