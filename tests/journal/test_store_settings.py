@@ -245,3 +245,43 @@ def test_a_kept_default_survives_a_write_that_was_cut_off(tmp_path: Path) -> Non
     assert stores.default() == "file:///one/"
     stores.keep_default("")
     assert LocalStores(tmp_path / "data" / "fragments", Syncs()).default() == ""
+
+
+@pytest.mark.parametrize("place", range(0, 25, 3))
+def test_a_kept_default_that_is_damaged_is_told_and_taken_for_no_other(tmp_path: Path, place: int) -> None:
+    """One flipped bit would be another URL, or no text at all; and the way out is to remove the file."""
+    (tmp_path / "data").mkdir()
+    stores, file = LocalStores(tmp_path / "data" / "fragments", Syncs()), tmp_path / "data/stores/default"
+    stores.keep_default("file:///first/x/")
+    content = bytearray(file.read_bytes())
+    for bit in (0x01, 0x80):
+        file.write_bytes(content[:place] + bytes((content[place] ^ bit,)) + content[place + 1 :])
+        with pytest.raises(ConfigError, match=f"{file} cannot be read: .*remove the file"):
+            stores.default()
+    file.write_bytes(b"")
+    with pytest.raises(ConfigError, match="remove the file"):
+        stores.default()
+    file.unlink()
+    assert stores.default() is None
+
+
+async def test_a_start_on_a_full_disk_keeps_the_default_later() -> None:
+    """A node starts on a full disk (node.11); one whose default was changed must not forget which it has."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(StoreNotes):
+        kept: str | None = None
+
+        def default(self) -> str | None:
+            return self.kept
+
+        def keep_default(self, _url: str) -> None:
+            raise full
+
+    notes = Full()
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=[], store_notes=notes):
+        pass
+    notes.kept = "file:///other/"
+    with pytest.raises(OSError, match="No space"):
+        async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=[], store_notes=notes):
+            pass

@@ -241,7 +241,10 @@ def _store_fault(path: Path, node: str) -> str:
 
 
 def _default_fault(path: Path, journals: JournalsConfig) -> str:
-    kept, stores = default_of(path), LocalStores(path.absolute() / OWN_STORE, Syncs())
+    try:
+        kept, stores = default_of(path), LocalStores(path.absolute() / OWN_STORE, Syncs())
+    except ConfigError as error:
+        return str(error)
     if kept is None or any(stores.are_one(kept, url) for url in (journals.store, *journals.stores_before)):
         return ""
     return (

@@ -28,6 +28,9 @@ class StoreNotes:
         """The URL that `keep_default` kept last, in this life or an earlier one; None if there is none.
 
         Blocking.
+
+        Raises:
+            ConfigError: what was kept is damaged.
         """
         return None
 

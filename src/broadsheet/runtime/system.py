@@ -1,12 +1,14 @@
 """The production ports, gathered: the real clocks, files, sockets and entropy behind one node."""
 
 import asyncio
+import errno
 import resource
 from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.errors import ConfigError
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.disk import LocalDisk
@@ -25,7 +27,7 @@ MARKS: Final = "stores"
 """Where a node notes which stores it has opened: an empty file for each, below its data directory."""
 
 DEFAULT: Final = "default"
-"""The file beside these that has the URL of the node's default store, as its settings name it."""
+"""The file beside these with the URL of the node's default store, as its settings name it, and a checksum."""
 
 
 def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
@@ -100,7 +102,7 @@ class LocalStores(StoreNotes):
             file = disk.open(f"{DEFAULT}.new", create=True)
             try:
                 file.truncate(0)
-                file.write_at(0, (url.encode(),))
+                file.write_at(0, (url.encode(), b" ", _crc(url.encode())))
                 file.sync()
             finally:
                 file.close()
@@ -112,11 +114,28 @@ class LocalStores(StoreNotes):
 
 
 def default_of(data_dir: Path) -> str | None:
-    """The URL of the default store of the node of `data_dir`, as its last start kept it; None if none has."""
+    """The URL of the default store of the node of `data_dir`, as its last start kept it; None if none has.
+
+    Raises:
+        ConfigError: what it kept is damaged. Nothing was changed.
+    """
+    file = data_dir / MARKS / DEFAULT
     try:
-        return (data_dir / MARKS / DEFAULT).read_text()
+        url, _, crc = file.read_bytes().rpartition(b" ")
+        if crc != _crc(url):
+            raise OSError(errno.EBADMSG, "its checksum does not match")
+        return url.decode()
     except FileNotFoundError:
         return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}. It has the journals.store of the last start: set that setting"
+            " as it was then, and remove the file"
+        ) from error
+
+
+def _crc(content: bytes) -> bytes:
+    return b"%08x" % crc32c(content)
 
 
 def mark_of(store: Path, data_dir: Path) -> Path:
