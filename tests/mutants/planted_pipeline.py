@@ -100,7 +100,7 @@ MUTANTS = [
     planted(
         "other_digest_accepted",
         "A replay of the newest batch is not compared with what was committed.",
-        f"{HISTORY}:refuse_other_offsets",
+        f"{HISTORY}:refuse_other_digest",
         edited("if stored.digest != digest:", "if False:"),
     ),
     planted(

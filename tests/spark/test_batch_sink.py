@@ -99,6 +99,16 @@ def test_a_number_below_the_newest_is_refused_and_fences_nobody(node: Any, journ
     assert journals.registers("below/commits").values["author"] == author
 
 
+def test_a_number_that_another_write_has_is_refused(node: Any, journals: SyncJournals) -> None:
+    """One number for the writes to two tables: the second was taken for a rerun, and its rows were lost."""
+    write(node.address, "number", 7, range(4))
+
+    with pytest.raises(LocalProtocolError, match="batch 7 was committed by a write to other journals"):
+        write(node.address, "number", 7, range(4, 8), journal="number/other")
+    write(node.address, "number", 7, range(4))
+    assert committed(journals, "number") == [*range(4)]
+
+
 def test_a_batch_by_itself_does_not_end_the_query_whose_commit_journal_it_names(
     node: Any, journals: SyncJournals
 ) -> None:

@@ -286,13 +286,18 @@ def test_a_journal_of_which_every_batch_reads_what_is_before_it_is_told_once(
     for low, high in ((begin, middle), (middle, end), (middle, end)):
         reader.sources.partitions(low, high)
     (told,) = capsys.readouterr().err.splitlines()
-    assert "of journal plain/j each batch reads the 2400 bytes before it again" in told
+    assert (
+        "of journal plain/j a worker that has not just read it reads 2400 bytes before the batch again"
+        in told
+    )
     assert "broadsheet.dev/framing=json-lines" in told
 
     for _ in range(2):
         reader.sources.partitions(late, {"plain/k": Position(5_760, revisions["plain/k"])})
     (told,) = capsys.readouterr().err.splitlines()
-    assert "of journal plain/k each batch reads the 952 bytes before it again" in told
+    assert (
+        "of journal plain/k a worker that has not just read it reads 952 bytes before the batch again" in told
+    )
     assert "its producer index ends at 4800, and `broadsheet journals status plain/k` says why" in told
 
 

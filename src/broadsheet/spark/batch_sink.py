@@ -12,11 +12,13 @@ PLAN: Spark pickles the writer once it has made it, and nothing else does. TASK:
 ABORT: Spark unpickles that writer in a process beside the driver. Source: pipelines.6-11; docs/adr/0205.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -28,7 +30,7 @@ from broadsheet.sink.core.records import FENCE_BYTES, BatchPlan, Fence
 from broadsheet.spark import sink
 from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.options import Options
-from broadsheet.spark.sink import Done, Output, commit_of_query
+from broadsheet.spark.sink import Done, Output, Routing, commit_of_query
 
 OWNER: Final = "batch writes"
 """The register `query` of a commit journal of batches that belong to no query."""
@@ -49,6 +51,12 @@ UNNUMBERED: Final = (
 )
 
 
+def _digest(routing: Routing, schema: StructType) -> str:
+    """SHA-256 of where the rows go and of their columns, by which a rerun is told from another write."""
+    columns = [[field.name, field.dataType.simpleString()] for field in schema]
+    return hashlib.sha256(msgspec.json.encode([routing.to, routing.names, routing.key, columns])).hexdigest()
+
+
 class BatchWriter(Output, DataSourceArrowWriter):
     """`df.write.format("broadsheet")`."""
 
@@ -57,6 +65,7 @@ class BatchWriter(Output, DataSourceArrowWriter):
         super().__init__(given, schema)
         self.query = given.text("queryId", OWNER)
         self.is_of_query = bool(self.fence)
+        self.digest = _digest(self.routing, schema)
         if not self.is_exact and (self.fence or self.commit_journal or given.text("batchId")):
             raise ConfigError(
                 "mode at-least-once has no commit journal and no numbers: leave out options 'commitJournal' "
@@ -101,7 +110,12 @@ class BatchWriter(Output, DataSourceArrowWriter):
             )
         else:
             journal.commit(
-                self.fence, batch=self.batch, query=self.query, digest="", intents=intents, is_next=False
+                self.fence,
+                batch=self.batch,
+                query=self.query,
+                digest=self.digest,
+                intents=intents,
+                is_next=False,
             )
         passed("sink.commit.end")
 

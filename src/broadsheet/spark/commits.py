@@ -91,8 +91,8 @@ class CommitJournal:
         """COMMIT: record `batch` as the newest batch, exactly once, then acknowledge its messages.
 
         Args:
-            digest: SHA-256 of the offsets that the checkpoint holds for this batch. A replay of the batch
-                must have the same digest.
+            digest: SHA-256 of the offsets that the checkpoint holds for this batch, or of the write. A replay
+                of the batch must have the same digest.
             positions: where the batch ends in the journals that it reads, for a query that lost its
                 checkpoint.
             is_next: whether `batch` must be the one after the newest; otherwise it may leave a gap.

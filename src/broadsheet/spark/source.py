@@ -67,7 +67,7 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         **TARGET_OPTIONS,
         "journals": "Names of journals, separated by commas. This option, `subscribePattern` or `selector` "
         f"is required. Create the journals with label `{FRAMING_LABEL}={Kind.JSON_LINES.value}` or "
-        f"`{Kind.FIXED.value}`: without it each batch reads the journal from its begin.",
+        f"`{Kind.FIXED.value}`: without it each worker begins to read a journal at its begin.",
         "subscribePattern": "A regular expression (Python's `re`). The journals whose whole name it matches "
         "are read. One that is created later is taken up by the next batch, from its begin.",
         "selector": "A condition on labels, as `journals list --selector` has it, for example "
@@ -308,8 +308,8 @@ class Sources:
             f"{FRAMING_LABEL}={Kind.JSON_LINES.value} or {Kind.FIXED.value}"
         )
         sys.stderr.write(
-            f"broadsheet: of journal {name} each batch reads the {begin - at} bytes before it again, in one"
-            f" task, because {why}\n"
+            f"broadsheet: of journal {name} a worker that has not just read it reads {begin - at} bytes "
+            f"before the batch again, in one task, because {why}\n"
         )
 
     def read(self, partition: InputPartition | None, shape: Shape) -> Iterator[pa.RecordBatch]:

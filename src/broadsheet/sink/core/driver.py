@@ -299,7 +299,7 @@ class Driver:
             if now.batch == asked.batch:
                 hit("sink.commit.found")
                 stored = (yield from self._records(now))[0]
-                history.refuse_other_offsets(stored, asked.digest)
+                history.refuse_other_digest(stored, asked.digest, is_next=asked.is_next)
                 history.refuse_second_write(stored, asked.intents, self.fence)
                 # An earlier attempt may have sent acknowledgements of this batch that are still on their
                 # way. If they arrived after the producers' next messages, they would roll these back.

@@ -26,7 +26,7 @@ class CommitAsked(Event, frozen=True, gc=True):
     batch: int
     query: str
     digest: str
-    """SHA-256 of the offsets that the checkpoint holds for this batch; a replay must have the same."""
+    """SHA-256 of what decides over the batch's rows, as its checkpoint's offsets; a replay has the same."""
     intents: Sequence[Intent]
     positions: str = ""
     """Where the batch's input ends, as its caller encodes that. The record keeps it, and PLAN gives it."""

@@ -78,14 +78,24 @@ def refuse_second_write(stored: Record, intents: Sequence[Intent], fence: Fence)
         )
 
 
-def refuse_other_offsets(stored: Record, digest: str) -> None:
-    """Refuse a batch that was committed with other source offsets.
+def refuse_other_digest(stored: Record, digest: str, *, is_next: bool) -> None:
+    """Refuse a batch that was committed with other source offsets, or by a write of another kind.
+
+    Args:
+        is_next: whether it is a query's batch, whose digest is of its offsets; otherwise the digest is of the
+            write's options and columns.
 
     Raises:
-        LocalProtocolError: the digests of the offsets differ. Nothing was changed.
+        LocalProtocolError: the digests differ. Nothing was changed.
     """
     if stored.digest != digest:
         hit("sink.commit.other_digest")
+        if not is_next:
+            raise LocalProtocolError(
+                f"batch {stored.batch} was committed by a write to other journals or with other columns "
+                f"({stored.digest[:12]}, now {digest[:12]}), and these rows are not written: give another "
+                "batch another number, or a commit journal of its own"
+            )
         raise LocalProtocolError(
             f"batch {stored.batch} was committed with other source offsets ({stored.digest[:12]}, now "
             f"{digest[:12]}): {OTHER_HISTORY}"
