@@ -121,7 +121,7 @@ class _Found:
         self._tree = tree
 
     def put(self, name: str, value: object, origin: str) -> None:
-        """Set one value of the configuration, after making sure that the tree has it."""
+        """Set one value of the configuration, as the type that the tree has for `name`, with its origin."""
         kind = self._kind(name, origin)
         if _is_struct(kind):
             raise ConfigError(f"{origin}: {name} is a section, not a value")

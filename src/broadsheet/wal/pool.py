@@ -111,7 +111,7 @@ class Pool:
         assert use.pins >= 0, f"lap {lap} was released more often than pinned"
 
     def pinning(self, states: Mapping[int, StreamState], count_max: int | None) -> list[int]:
-        """The streams with records in the oldest segment, at most `count_max` of them."""
+        """At most `count_max` streams with records in the oldest segment; those without are forgotten."""
         lap = self.oldest
         use = self.laps.get(lap)
         found: list[int] = []

@@ -61,7 +61,7 @@ class Acceptor(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def acceptor_text(acceptor: Acceptor) -> str:
-    """An acceptor as an operator reads and types it: `node#incarnation`."""
+    """An acceptor as an operator reads and types it: `node#incarnation`, in hexadecimal."""
     return f"{acceptor.node}#{acceptor.incarnation:x}"
 
 
