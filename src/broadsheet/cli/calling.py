@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from broadsheet.base.time import Duration
+from broadsheet.cli.contexts import token_for
 from broadsheet.client import Client, connect
 from broadsheet.doors.status import STATUS_METHOD, StatusReply
 from broadsheet.errors import Unreachable
@@ -17,9 +18,6 @@ from broadsheet.runtime.process import end_process
 from broadsheet.wire.client import dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
-
-ADDRESS_VARIABLE: Final = "BROADSHEET_ADDRESS"
-"""The variable that holds the address of the node that a command asks."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -35,6 +33,15 @@ def address_of(context: typer.Context, address: str | None) -> str | None:
     return None if is_by_variable and given is not None and given.name == "COMMANDLINE" else address
 
 
+def token_of(address: str) -> str:
+    """The token for the node at `address`: of the environment, or of the context that names it; or none.
+
+    Raises:
+        ConfigError: the context's file of a token cannot be read.
+    """
+    return os.environ.get(TOKEN_VARIABLE, "") or token_for(address)
+
+
 async def ask(
     address: str, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
 ) -> R:
@@ -44,7 +51,7 @@ async def ask(
         Unreachable: no node answers at this address.
         Unauthenticated: the node asks for a token, or refuses the given one.
     """
-    token = os.environ.get(TOKEN_VARIABLE, "")
+    token = token_of(address)
     connection = await dial(CallerPorts(crash=end_process), address, token=token, limits=WireLimits())
     try:
         answer, _ = await connection.call(method, request, reply=reply, timeout=timeout)
@@ -66,7 +73,7 @@ def call_node(address: str, work: Callable[[Client], Awaitable[None]]) -> None:
     """
 
     async def main() -> None:
-        async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
+        async with connect(address, token_of(address) or None) as client:
             await work(client)
 
     try:

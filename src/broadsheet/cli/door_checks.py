@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from broadsheet.access.exposure import check_exposure
-from broadsheet.cli.calling import ADDRESS_VARIABLE, ask_status
+from broadsheet.cli.calling import ask_status
 from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
+from broadsheet.cli.contexts import ADDRESS_VARIABLE
 from broadsheet.cli.findings import Check, Finding, Verdict
 from broadsheet.cli.running import Running, is_running
 from broadsheet.config import load

@@ -12,13 +12,14 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from broadsheet import __version__
+from broadsheet.cli.contexts import use
 from broadsheet.errors import BroadsheetError, ConfigError, LocalProtocolError, Unknown
 
 COMMANDS: Final = {
@@ -32,6 +33,7 @@ COMMANDS: Final = {
     "messages": "broadsheet.cli.messages",
     "keyspace": "broadsheet.cli.keyspace",
     "token": "broadsheet.cli.token",
+    "context": "broadsheet.cli.context",
     "config": "broadsheet.cli.config",
     "doctor": "broadsheet.cli.doctor",
     "bench": "broadsheet.cli.bench",
@@ -40,6 +42,9 @@ COMMANDS: Final = {
 
 It is a group, or, with one command and no callback, that command.
 """
+
+CALLING: Final = ("status", "metastore", "journals", "messages")
+"""Those that ask a node, which a context may name."""
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -88,12 +93,19 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    called: typer.Context,
     *,
+    context: Annotated[
+        str | None, typer.Option(help="Ask the node of this context, whatever else names one.")
+    ] = None,
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show it and exit."
     ),
 ) -> None:
     """Options before the command."""
+    del version  # Its callback has acted.
+    if context is not None or called.invoked_subcommand in CALLING:
+        use(context)
 
 
 def main(commands: typer.Typer = app) -> None:

@@ -14,8 +14,9 @@ import typer
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId
-from broadsheet.cli.calling import ADDRESS_VARIABLE, address_of, ask
+from broadsheet.cli.calling import address_of, ask
 from broadsheet.cli.cluster import running_below
+from broadsheet.cli.contexts import ADDRESS_VARIABLE
 from broadsheet.control.core.value import Acceptor, acceptor_text
 from broadsheet.control.service import (
     ReplaceRequest,

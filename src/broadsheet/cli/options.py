@@ -1,5 +1,7 @@
 """Options: the options that several commands have, and what they mean."""
 
+import asyncio
+import os
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,14 +11,38 @@ import msgspec
 import typer
 
 from broadsheet.base.time import SECOND
-from broadsheet.cli.calling import ADDRESS_VARIABLE
+from broadsheet.cli import contexts
+from broadsheet.cli.calling import token_of
+from broadsheet.cli.contexts import ADDRESS_VARIABLE
 from broadsheet.cli.tables import size_of
 from broadsheet.config import duration_of
-from broadsheet.errors import ConfigError
+from broadsheet.errors import BroadsheetError, ConfigError
+from broadsheet.runtime.loop import run
 
 Address = Annotated[str, typer.Option(envvar=ADDRESS_VARIABLE, help="The node's native door, host:port.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Name = Annotated[str, typer.Argument(help="The journal.")]
+
+
+def journals_that_begin(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of journals that begin with what is typed, for the shell; none if no node says so in time."""
+    from broadsheet.client import connect
+
+    async def ask(address: str) -> list[str]:
+        async with asyncio.timeout(COMPLETION_SECONDS), connect(address, token_of(address) or None) as client:
+            return [each.name for each in await client.journals.list(incomplete, limit=COMPLETION_MAX)]
+
+    try:
+        contexts.use(context.find_root().params.get("context"))
+        source = context.get_parameter_source("address")
+        is_typed = source is not None and source.name == "COMMANDLINE"
+        typed = context.params.get("address") if is_typed else ""
+        address = str(typed or os.environ.get(contexts.ADDRESS_VARIABLE) or DEFAULT_ADDRESS)
+        return run(ask(address))
+    except (BroadsheetError, OSError, TimeoutError):
+        return []  # A shell shows no error here.
+
+
+Name = Annotated[str, typer.Argument(help="The journal.", autocompletion=journals_that_begin)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing changes.")]
 Retention = Annotated[
     str | None, typer.Option(help="As in `7d`; what was stored longer ago is removed. 0: it is kept.")
@@ -26,6 +52,9 @@ Retained = Annotated[
     typer.Option(parser=size_of, metavar="SIZE", help="What lies further below the end is removed (100GiB)."),
 ]
 DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
+COMPLETION_SECONDS: Final = 1.0
+"""How long a shell waits for the names of journals."""
+COMPLETION_MAX: Final = 200
 EXIT_DRY_RUN: Final = 4
 """The exit status of a command that needs `--yes` and did not get it. Nothing was changed."""
 

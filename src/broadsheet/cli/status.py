@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from broadsheet.cli.calling import ADDRESS_VARIABLE, address_of, ask_status
+from broadsheet.cli.calling import address_of, ask_status
 from broadsheet.cli.cluster import running_below
+from broadsheet.cli.contexts import ADDRESS_VARIABLE
 from broadsheet.cli.readyz import asked, door_beside, reasons
 from broadsheet.cli.running import Running
 from broadsheet.cli.watching import Watch, pause_of, shown
