@@ -63,12 +63,11 @@ class Turn:
 
     def _flush(self) -> None:
         for _ in range(ROUNDS_MAX):
-            for rank, flushers in self._dirty.items():
-                if flushers:
-                    self._dirty[rank] = {}
-                    break
-            else:
+            dirty = next(filter(None, self._dirty.values()), None)
+            if dirty is None:
                 return
+            flushers = [*dirty]
+            dirty.clear()
             for flush in flushers:
                 flush()
         raise AssertionError("the flushers of a turn keep each other dirty")

@@ -979,7 +979,7 @@ class ServerConnection(ConnectionProtocol):
             if share is None:
                 continue
             share.units -= _UNITS.get(type(event), 1)
-            if share.is_over or self.backpressure.is_held:
+            if number < len(events) and (share.is_over or self.backpressure.is_held):
                 self._pending = events[number:]
                 break
         if self.machine.phase is Phase.BROKEN and self._pending:
