@@ -45,8 +45,11 @@ JOURNAL = [
     (
         "closed_while_it_was_flushed",
         "A checkpoint does not sync a file that has rolled since the checkpoint was made.",
-        "broadsheet.journal.housekeeping:Housekeeping._checkpoint",
-        ("if not spool.is_released:", "if spool is replica.spool:"),
+        "broadsheet.journal.housekeeping:Housekeeping._sync",
+        (
+            "if spool.is_released:\n            released.append(spool.name)",
+            "if spool is not replica.spool:\n            pass",
+        ),
     ),
     (
         "sums_of_refused_blocks_stay",
