@@ -23,6 +23,7 @@ from tests.cli.processes import broadsheet as command
 from tests.journal.crash_histories import JOURNALS, NAME, Shelf, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_store_down import SECONDS_MAX, SPEC, Flaky
+from tests.support.faultfs import Rule, mounted
 
 SOON = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
 OTHER = "file:///other/"
@@ -285,3 +286,36 @@ async def test_a_start_on_a_full_disk_keeps_the_default_later() -> None:
     with pytest.raises(OSError, match="No space"):
         async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=[], store_notes=notes):
             pass
+
+
+@pytest.mark.needs_fuse
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Rule("mkdir", delay_ms=6_000, times=1), "does not answer within 0.3 s"),
+        (Rule("create", error="EROFS"), "Read-only file system"),
+        (Rule("write", error="ENOSPC"), "No space left on device"),
+        (Rule("mkdir", error="EACCES"), "Permission denied"),
+    ],
+)
+async def test_a_node_with_a_new_store_starts_when_the_store_can_be_used_and_not_before(
+    moves: Moves, fault: Rule, said: str
+) -> None:
+    """On a real file system: one that hangs, is read-only, is full, or is another user's."""
+    with mounted(moves.root / "nfs") as faults:
+        faults.set(fault)
+        store, wait = f"file://{faults.path}/store/", 'listing_wait = "300ms"'
+        began = asyncio.get_running_loop().time()
+
+        assert not await moves.starts(store, wait)
+        assert asyncio.get_running_loop().time() - began < SECONDS_MAX
+        assert f"journals.store {store!r} cannot be used: " in moves.log()
+        assert said in moves.log()
+
+        faults.set()
+        assert await moves.starts(store), moves.log()
+        assert await stored(moves.node, is_new=True) == CONTENT
+        moves.node.kill()
+        faults.set(fault)
+        assert await moves.starts(store, wait), "it is known now, and may be as it likes"
+        moves.node.kill()
