@@ -332,6 +332,7 @@ class Output:
         return stamper.intents(), appender.row_count
 
     def _journal(self) -> CommitJournal:
+        freeze_once()  # PLAN and COMMIT run in workers that Spark keeps, too.
         return CommitJournal(self.target, self.commit_journal)
 
 
