@@ -119,7 +119,7 @@ class Appending:
         """The span of an append whose answer was lost, if the append took effect.
 
         Args:
-            pieces: its content; None if it is no longer in memory.
+            pieces: its content, to be compared with what stands at its offset; None if it is not in memory.
             refused: the error to raise if the append did not take effect and never will.
 
         Raises:

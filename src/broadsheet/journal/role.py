@@ -189,7 +189,7 @@ def _renew_identity(log: Log, incarnation: Incarnation) -> None:
 
 
 def _incarnation_of_keys(keyspace: Keyspace) -> Incarnation | None:
-    """The incarnation in the newest epoch key; None if no journal was ever open."""
+    """The incarnation of the journals' data in the epoch key that was written last; None if there is none."""
     pairs = sorted(keyspace.range(EPOCH_PREFIX), key=lambda pair: pair.mod_revision)
     return decode_epoch(pairs[-1]).members[0].incarnation if pairs else None
 

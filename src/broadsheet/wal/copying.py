@@ -117,7 +117,7 @@ class Copied(Protocol):
 
 
 async def copy_forward(log: Copied, lap: int) -> None:
-    """Append the runs that pin `lap` again, and set aside those that cannot be read.
+    """Append the runs that pin `lap` again; quarantine the streams of those that cannot be read.
 
     Raises:
         LogFull: there is no room for all of them. The copies that were made count.

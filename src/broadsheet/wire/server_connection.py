@@ -536,7 +536,7 @@ class RequestTasks:
         self._tasks: dict[int, RequestTask] = {}
 
     def answer(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
-        """Run `handler`, and send its reply. `size` bytes are in flight until then."""
+        """Start a task that runs `handler` and sends its reply; `size` bytes are in flight until it ends."""
         self._start(stream, self._answer, handler, call, size)
 
     def open_run(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
