@@ -1,9 +1,11 @@
 """Upkeep: the commands of `broadsheet journals` that change what of a journal is kept."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
+from broadsheet.base.time import SECOND
 from broadsheet.cli.calling import call_node
 from broadsheet.cli.options import (
     DEFAULT_ADDRESS,
@@ -19,10 +21,18 @@ from broadsheet.cli.options import (
     print_result,
     seconds_of,
 )
+from broadsheet.cli.progress import Progress
+from broadsheet.cli.streams import STANDARD_OUTPUT_DESCRIPTOR, write
 from broadsheet.cli.tables import size_of, size_text
+from broadsheet.cli.transfer import exported, imported, manifest_of, source_of
 from broadsheet.client import Client
+from broadsheet.errors import NotFound
+from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.messages import JournalInfo
 
 app = typer.Typer()
+
+STANDARD_OUTPUT: Final = Path("-")
 
 
 @app.command()
@@ -127,3 +137,81 @@ def alter(
         print_result(info, json, f"{info.name}: {text}")
 
     call_node(address, work)
+
+
+@app.command("export")
+def export_(
+    name: Name,
+    place: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory, or - for standard output.")],
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    json: AsJSON = False,
+) -> None:
+    """Write the content of a journal into the files of a directory, with their sums.
+
+    Said again it goes on: after a Ctrl-C, and later with what was appended since.
+    """
+    if place == STANDARD_OUTPUT and json:
+        raise typer.BadParameter("--json uses standard output, so the content needs a directory")
+
+    async def work(client: Client) -> None:
+        info = await client.journals.get(name)
+        end = await client.journals.end(name)
+        if place == STANDARD_OUTPUT:
+            begin = (await client.journals.status(name)).begin or 0
+            async for chunk in client.journals.read(
+                name, begin, end=end, create_revision=info.create_revision
+            ):
+                await write(STANDARD_OUTPUT_DESCRIPTOR, chunk.data)
+            return
+        with Progress(f"export {name}", end) as progress:
+            begin, end = await exported(client, info, place, end=end, advance=progress.advance)
+        told = {"journal": name, "begin": begin, "end": end}
+        print_result(told, json, f"{name}: [{begin}, {end}), {size_text(end - begin)}, in {place}")
+
+    call_node(address, work)
+
+
+@app.command("import")
+def import_(
+    name: Name,
+    place: Annotated[Path, typer.Argument(metavar="FILE", help="A file, or the directory of an export.")],
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    json: AsJSON = False,
+) -> None:
+    """Append a file, or an export, to a journal that has nothing else, and compare the sums of both.
+
+    Said again it goes on. A journal that is not there is created: for an export with labels, fragment length,
+    codec and flush interval of the exported one. Registers and retention are not imported, and offsets begin
+    at 0.
+    """
+    parts = source_of(place)
+    total = parts[-1].end - parts[0].begin
+
+    async def work(client: Client) -> None:
+        try:
+            info = await client.journals.get(name)
+        except NotFound:
+            spec = manifest_of(place).journal.spec if place.is_dir() else None
+            info = await created_like(client, name, spec)
+        with Progress(f"import {name}", total) as progress:
+            begin, end = await imported(client, info, parts, advance=progress.advance)
+        told = {"journal": name, "begin": begin, "end": end}
+        print_result(told, json, f"{name}: [{begin}, {end}) appended; the sums of [0, {end}) are equal")
+
+    call_node(address, work)
+
+
+async def created_like(client: Client, name: str, spec: JournalSpec | None) -> JournalInfo:
+    """Create journal `name` with the settings of another one, in the node's own store."""
+    if spec is None:
+        return await client.journals.create(name)
+    fragment = spec.fragment
+    return await client.journals.create(
+        name,
+        fragment_length=fragment.length,
+        codec=fragment.codec.value,
+        flush_interval=fragment.flush_interval / SECOND,
+        labels=spec.labels,
+    )

@@ -32,7 +32,7 @@ def altered(spec: JournalSpec, change: SpecChange) -> JournalSpec:
         stays = spec.fragment.store or "the node's own"
         raise InvalidArgument(
             f"fragment.store of journal {spec.name} stays {stays}: what is stored there would not be found;"
-            " make another journal in the other store, and copy the content"
+            " `broadsheet journals export`, then `broadsheet journals import` into one in the other store"
         )
     wanted = {name: value for name, value in asdict(change).items() if name in FRAGMENT_FIELDS}
     fragment = replace(spec.fragment, **{name: value for name, value in wanted.items() if value is not None})
