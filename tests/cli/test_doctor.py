@@ -260,7 +260,8 @@ def test_a_store_that_does_not_answer_a_start_is_found(tmp_path: Path) -> None:
         (store / ".partial").rmdir()
         store.rmdir()
         store.write_text("a file where the store was")
-        broadsheet("up", "--data-dir", root, "--detach").check_returncode()
+        started = broadsheet("up", "--data-dir", root, "--detach")
+        assert (started.returncode, "mend the store" in started.stdout) == (1, True), started.stderr
         for name in ("away/a", "away/b"):
             broadsheet("journals", "read", name, BROADSHEET_ADDRESS=address)  # It opens them.
 
