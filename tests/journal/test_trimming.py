@@ -9,14 +9,15 @@ import pytest
 
 from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import InvalidArgument, Status, StoreUnhealthy, Trimmed
+from broadsheet.errors import InvalidArgument, RegistersUnknown, Status, StoreUnhealthy, Trimmed
 from broadsheet.journal.committed_reads import read, read_chunk
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import COMMITS_BYTES, Condition
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, validate_spec
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, validate_spec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.trimming import RETRY, Trim, offset_at
+from broadsheet.keyspace.core.transaction import Delete
 from simulator.disk import SimDisk
 from simulator.journalnode import Stored, status_of
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
@@ -166,6 +167,20 @@ async def test_what_is_not_stored_is_not_removed() -> None:
         world.shelf.is_shut = False
         assert await trimmed(node, 5 * PIECE) == Trim(ByteOffset(PIECE), "the newest stored fragment stays")
         assert (await node.content())[1] == pieces(1, 6)
+
+
+async def test_a_trim_is_told_of_lost_registers_and_of_the_way_out() -> None:
+    """It was told that the store had not answered, which the next trim would say for ever."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(SPEC)
+        await filled(node, 4)
+        await node.keyspace.transact([], [Delete(registers_key(NAME))])
+    async with world.node(is_last=True) as node:
+        with pytest.raises(RegistersUnknown, match=f"`broadsheet journals accept-loss {NAME}`"):
+            await trimmed(node, 2 * PIECE)
+        await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        assert (await trimmed(node, 2 * PIECE)).begin == 2 * PIECE
 
 
 async def test_what_a_store_did_not_remove_is_removed_when_it_does() -> None:

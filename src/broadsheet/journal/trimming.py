@@ -20,7 +20,7 @@ from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.registers import needed_from
 from broadsheet.journal.fragments import StoredAt
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import disagreement, silent
+from broadsheet.journal.remedies import disagreement, registers_lost, silent
 from broadsheet.journal.replica import Replica
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
@@ -207,9 +207,10 @@ class Trimming:
         replica = self._replica
         if replica.is_closed:
             raise ShuttingDown(f"journal {replica.name} was closed")
-        if replica.has_stopped or not replica.may_upload:
-            why = replica.stop_reason or replica.log_fault or replica.damage
-            why = why or disagreement(replica.index.first_conflict()) or silent(replica.store.silence)
+        why = replica.stop_reason or replica.log_fault or replica.damage
+        why = why or disagreement(replica.index.first_conflict())
+        if why or not replica.may_upload:
+            why = why or silent(replica.store.silence)
             raise StoreUnhealthy(f"journal {replica.name}: nothing of it is removed now: {why}")
         limits = [(below, "whole fragments are removed")]
         local = replica.closed[0].begin if replica.closed else replica.spool.begin
@@ -231,9 +232,10 @@ class Trimming:
     def _needed_from(self) -> ByteOffset | None:
         registers = self._replica.log_registers
         if registers is None or self._replica.pipeline.committed_registers is None:
+            name = self._replica.name
             raise RegistersUnknown(
-                f"journal {self._replica.name}: its registers are lost, and may say what is needed:"
-                " nothing of it is removed"
+                f"journal {name}: nothing of it is removed, because its registers may say what is needed:"
+                f" {registers_lost(name)}"
             )
         # Durable or not: what both name stays.
         found = [needed_from(each) for each in (registers, self._replica.pipeline.committed_registers)]
