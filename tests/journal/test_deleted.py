@@ -9,6 +9,7 @@ from broadsheet.base.types import JournalName
 from broadsheet.errors import ShuttingDown
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
+from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk
@@ -49,6 +50,23 @@ async def test_a_deletion_leaves_what_somebody_else_put_beside_the_spools() -> N
         assert disk.list(directory) == ["notes.txt", "theirs"]
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
         assert node.broker.count == 0
+    assert not crashes
+
+
+async def test_a_journal_is_deleted_also_while_somebody_changes_its_settings() -> None:
+    """The deletion said that there is no such journal, and left all of it there."""
+    crashes: list[BaseException] = []
+    disk, name = SimDisk(), JournalName("dead/altered")
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=name))
+        await node.broker.replica(name)
+        changes = [SpecChange(length=1 << 10), SpecChange(length=1 << 11)]
+        altering = [asyncio.create_task(node.broker.alter(name, None, change)) for change in changes]
+        await asyncio.sleep(0)
+        await node.broker.delete(name, None)
+        await asyncio.gather(*altering, return_exceptions=True)
+        assert not node.keyspace.range("")
+        assert not [each for each in disk.state.files if each.endswith(".spool")]
     assert not crashes
 
 

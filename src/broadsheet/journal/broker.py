@@ -219,6 +219,7 @@ class Broker:
 
         Raises:
             NotFound: there is no such journal, or the name belongs to another one.
+            Throttled: others alter it all the time. Nothing changed.
         """
         info = self.info(name, create_revision)
         removing = await self._carried(self._delete(info), f"delete.{name}")

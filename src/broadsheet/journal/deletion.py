@@ -7,15 +7,16 @@ is repeated until it succeeds, also by later starts. Source: ADR 0064;
 
 import asyncio
 from functools import partial
+from typing import Final
 
 import msgspec
 
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import in_seconds
-from broadsheet.errors import BroadsheetError, NotFound
+from broadsheet.errors import BroadsheetError, NotFound, Throttled
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
-from broadsheet.journal.keys import encode_spec
+from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, directory_of, stream_of
 from broadsheet.journal.set_aside import is_ours
@@ -23,23 +24,30 @@ from broadsheet.keyspace.core.transaction import Delete, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
+MARK_TRIES_MAX: Final = 16
+"""How often the mark is put anew because the spec was altered meanwhile."""
+
 
 async def mark_deleted(context: Context, info: JournalInfo) -> JournalInfo:
-    """Mark the spec of a journal as being deleted if it is as in `info`; `finish_delete` takes the new info.
+    """Mark the spec of the journal in `info`, whatever was altered of it since; returns the marked one.
 
     Raises:
-        NotFound: the journal has changed since `info`.
+        NotFound: it was deleted meanwhile. Throttled: others alter it all the time. Nothing changed.
     """
     key = spec_key(info.name)
-    doomed = msgspec.structs.replace(info.spec, is_deleting=True)
-    passed("journal.delete.before_mark")
-    outcome = await context.keyspace.transact(
-        [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
-    )
-    passed("journal.delete.after_mark")
-    if not outcome.succeeded:
-        raise NotFound(f"journal {info.name} changed while it was deleted; look again")
-    return JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
+    for _ in range(MARK_TRIES_MAX):
+        pair = context.keyspace.get(key)
+        if pair is None or pair.create_revision != info.create_revision or decode_info(pair).spec.is_deleting:
+            raise NotFound(f"journal {info.name} was deleted meanwhile")
+        doomed = msgspec.structs.replace(decode_info(pair).spec, is_deleting=True)
+        passed("journal.delete.before_mark")
+        outcome = await context.keyspace.transact(
+            [ModRevisionIs(key, pair.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
+        )
+        passed("journal.delete.after_mark")
+        if outcome.succeeded:
+            return JournalInfo(doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
+    raise Throttled(f"journal {info.name}: its spec changes all the time; try again")
 
 
 async def finish_delete(context: Context, info: JournalInfo) -> None:
