@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+import msgspec
 import pytest
 
 from broadsheet.base.types import JournalName
@@ -13,7 +14,7 @@ from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
-from tests.journal.crash_histories import Running, Shelf, running
+from tests.journal.crash_histories import JOURNALS, Running, Shelf, running
 
 COMMITS: Final = JournalName("full/commits")
 SECONDS: Final = 5.0
@@ -66,4 +67,19 @@ async def test_a_full_key_space_stops_no_commit_no_start_and_no_deletion() -> No
                 node.broker.info(name)
         await node.broker.create(JournalSpec(name=JournalName("full/again")))
         assert (await node.broker.replica("full/again")).end == 0
+    assert not crashes
+
+
+async def test_creates_that_come_together_make_no_more_journals_than_may_be() -> None:
+    """Of 2,000 at once, 649 were made where 50 may be: each looked before the others had made theirs."""
+    crashes: list[BaseException] = []
+    config = msgspec.structs.replace(JOURNALS, journals_max=5)
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes, config=config) as node:
+        names = [JournalName(f"full/{number}") for number in range(20)]
+        creates = [node.broker.create(JournalSpec(name=name)) for name in names]
+        ends = await asyncio.gather(*creates, return_exceptions=True)
+        assert node.broker.count == 5
+        assert sum(isinstance(end, TooLarge) for end in ends) == 15
+        await node.broker.delete(names[0], None)
+        await node.broker.create(JournalSpec(name=JournalName("full/again")))
     assert not crashes

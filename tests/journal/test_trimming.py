@@ -330,12 +330,51 @@ async def test_the_offset_at_a_time_is_below_all_that_was_appended_since() -> No
         for number in range(3, 5):
             await append(node, number)
         await settled(node, replica, 4 * PIECE)
-        listed = await replica.store.listed(NAME)
+        stored = await replica.store.stored_times(NAME)
 
         def at(seconds: int) -> int:
-            return offset_at(replica, listed, WallTime(seconds * SECOND))
+            return offset_at(replica, stored, WallTime(seconds * SECOND))
 
         assert (at(999), at(1_001), at(1_061)) == (0, 2 * PIECE, 4 * PIECE)
+
+
+async def test_all_that_ask_for_an_offset_at_once_share_what_was_made_of_one_listing() -> None:
+    """Each sorted the listing by itself: one that may only read let others wait for seconds (access.6)."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 3)
+        found = await asyncio.gather(*(replica.store.stored_times(NAME) for _ in range(100)))
+        assert all(each is found[0] for each in found)
+        assert await replica.store.stored_times(NAME) is not found[0]
+
+
+async def test_of_trims_whose_callers_have_left_one_is_left_behind() -> None:
+    """A store that is slow lets them wait, and each that left stayed in memory."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        await filled(node, 6)
+        trimming, housekeeping = await node.broker.trimming(NAME), node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        listing, is_asked, go_on = world.shelf.list, asyncio.Event(), asyncio.Event()
+
+        async def slow(prefix: str) -> Sequence[Stored]:
+            is_asked.set()
+            await go_on.wait()
+            return await listing(prefix)
+
+        world.shelf.list = slow  # type: ignore[method-assign]
+        callers = [asyncio.create_task(trimming.trim(ByteOffset(2 * PIECE))) for _ in range(100)]
+        await is_asked.wait()
+        for each in callers:
+            each.cancel()
+        await asyncio.wait(callers)
+        later = asyncio.create_task(trimming.trim(ByteOffset(3 * PIECE)))
+        await asyncio.sleep(0)
+        assert [each for each in housekeeping._tasks if ".trim." in each.get_name()] == [trimming._asked]
+        go_on.set()
+        assert (await later).begin == 3 * PIECE
 
 
 @pytest.mark.parametrize(

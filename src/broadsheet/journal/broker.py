@@ -62,6 +62,7 @@ from broadsheet.journal.trimming import Trimming
 from broadsheet.keyspace.core.transaction import Absent, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.scope import carried
 
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
@@ -80,6 +81,8 @@ class Broker:
         self._context, self.troubles = context, context.troubles
         self._slots: dict[JournalName, Slot] = {}
         self._opening = OpeningTurns(context.config.openings_max)
+        self._creating = 0
+        """Creates under way, which may have no slot yet."""
         self._fullness = ""
         self._is_closed = False
 
@@ -138,11 +141,6 @@ class Broker:
         validate_spec(spec)
         if spec.fragment.store:
             await self._try_store(spec, by)
-        if len(self._slots) >= self._context.config.journals_max:
-            raise TooLarge(
-                f"{len(self._slots)} journals, and journals_max is {self._context.config.journals_max}:"
-                " delete some, or raise it"
-            )
         return await self._carried(self._create(spec), f"create.{spec.name}")
 
     async def _try_store(self, spec: JournalSpec, by: Instant | None) -> None:
@@ -168,6 +166,16 @@ class Broker:
         return Duration(max(0, min(wait, by - self._context.time.now() - ANSWER_TIME)))
 
     async def _create(self, spec: JournalSpec) -> JournalInfo:
+        count, count_max = len(self._slots) + self._creating, self._context.config.journals_max
+        if count >= count_max:
+            raise TooLarge(f"{count} journals, and journals_max is {count_max}: delete some, or raise it")
+        self._creating += 1
+        try:
+            return await self._put(spec)
+        finally:
+            self._creating -= 1
+
+    async def _put(self, spec: JournalSpec) -> JournalInfo:
         passed("journal.create.before_put")
         key = spec_key(spec.name)
         outcome = await self._context.keyspace.transact([Absent(key)], [Put(key, encode_spec(spec))])
@@ -254,27 +262,11 @@ class Broker:
         if self._is_closed:
             work.close()
             raise ShuttingDown(f"{name}: the node shuts down")
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        async def carry() -> None:
-            error: BroadsheetError | None = None
-            try:
-                outcome = await work
-            except BroadsheetError as refused:
-                error = refused
-            except asyncio.CancelledError:
-                if not result.done():
-                    result.set_exception(Unknown(f"{name}: the node shut down before it was done"))
-                raise
-            if result.done():
-                return  # The caller was cancelled.
-            if error is not None:
-                result.set_exception(error)
-            else:
-                result.set_result(outcome)
-
-        self._context.scope.spawn(carry(), name=name)
-        return await result
+        return await carried(
+            work,
+            partial(self._context.scope.spawn, name=name),
+            cut_off=lambda: Unknown(f"{name}: the node shut down before it was done"),
+        )
 
     def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
         """The journal of that name, created at `create_revision` if that is given.

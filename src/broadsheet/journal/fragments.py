@@ -20,6 +20,7 @@ from broadsheet.journal.block_cache import Block, Budget, Flights
 from broadsheet.journal.codecs import DECODER_BYTES, compress
 from broadsheet.journal.core.fragment import Codec, Fragment, parse_name
 from broadsheet.journal.core.spec import SIDE_DIRECTORY
+from broadsheet.journal.core.stored_times import StoredTimes
 from broadsheet.journal.spool_file import SpoolFile, contents
 from broadsheet.journal.stored_fragment import (
     BLOCK_BYTES,
@@ -127,15 +128,18 @@ class FragmentStore:
         self._answered = None
         return found
 
-    async def listed_in_turn(self, journal: JournalName) -> Sequence[StoredAt]:
-        """As `listed`, for callers: one journal at a time, and once for all that ask about the same one."""
+    async def stored_times(self, journal: JournalName) -> StoredTimes:
+        """When the store got a journal's fragments, for callers.
 
-        async def list_it() -> Sequence[StoredAt]:
+        One journal is listed at a time, and once for all that ask about it meanwhile.
+        """
+
+        async def list_it() -> object:
             async with self._listing:
-                return await self.listed(journal)
+                return await self._run(partial(StoredTimes, await self.listed(journal)))
 
         found: object = await self._flights.join((journal, "listed"), list_it)
-        assert isinstance(found, list), "listings are joined under the journal"
+        assert isinstance(found, StoredTimes), "listings are joined under the journal"
         return found
 
     async def list_soon(self, journal: JournalName, *, within: Duration) -> Sequence[Fragment] | None:

@@ -374,10 +374,10 @@ class Service:
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         try:
             replica.require_listed()
-            listed = await replica.store.listed_in_turn(replica.name)
+            stored = await replica.store.stored_times(replica.name)
         except OSError as error:
             raise _store_down(request.journal, error) from error
-        return Reply(OffsetAtReply(offset_at(replica, listed, request.time)))
+        return Reply(OffsetAtReply(offset_at(replica, stored, request.time)))
 
     async def producer_index(self, call: Call, request: ProducerIndexRequest, stream: RoomyStream) -> Reply:
         """The producer index at or below an offset (journals.29), part by part as the caller takes them."""

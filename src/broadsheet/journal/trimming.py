@@ -10,7 +10,9 @@ Source: journals.10, journals.15, journals.29, journals.32; ADR 0211.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from broadsheet.base.time import SECOND, Duration, WallTime
@@ -18,12 +20,14 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, RegistersUnknown, ShuttingDown, StoreUnhealthy
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.registers import needed_from
-from broadsheet.journal.fragments import StoredAt
+from broadsheet.journal.core.stored_times import NEVER, StoredTimes
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import disagreement, registers_lost, silent
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.scope import carried
 
 RETRY: Final = Duration(60 * SECOND)
 """Pause before retention looks again after the store did not answer, or if more bytes are kept."""
@@ -63,7 +67,9 @@ class Trimming:
         """
         self._replica, self._indexing, self._named_from, self._spawn = replica, indexing, named_from, spawn
         self._uploading = uploading
-        self._turn = asyncio.Lock()
+        self._turn, self._asking = asyncio.Lock(), asyncio.Lock()
+        self._asked: asyncio.Task[None] | None = None
+        """The last trim that a caller asked for, who may have left."""
         self._timer: Timer | None = None
         self._is_retaining = self._is_asked = False
         self._old_at: WallTime | None = None
@@ -96,39 +102,39 @@ class Trimming:
     async def trim(self, below: ByteOffset) -> Trim:
         """Remove all that may be removed of what ends at or below an offset, even if the caller leaves.
 
+        Callers wait for one another, themselves: of each that came and left while the store is slow, a task
+        would be left behind.
+
         Raises:
             StoreUnhealthy: the journal is stopped; or the store does not answer. Some fragments may be
                 removed, none of them partly: repeat the call.
             RegistersUnknown: the registers are lost, and may say what is needed. Nothing was removed.
             ShuttingDown: the journal was closed meanwhile. Some fragments may be removed.
         """
-        result: asyncio.Future[Trim] = asyncio.get_running_loop().create_future()
+        async with self._asking:
+            if self._asked is not None:
+                await asyncio.wait((self._asked,))
+            return await self._trim(below)
 
-        async def work() -> None:
-            error: Exception
+    async def _trim(self, below: ByteOffset) -> Trim:
+        name = self._replica.name
+        if self._replica.is_closed:
+            raise ShuttingDown(f"journal {name} was closed")
+
+        async def work() -> Trim:
             try:
-                found = await self._trimmed(below)
+                return await self._trimmed(below)
             except OSError as failed:
                 self._look_later()
-                error = StoreUnhealthy(
-                    f"journal {self._replica.name}: its store does not answer, and may still have some of"
-                    f" what was to be removed: {failed}; repeat the call when it answers"
-                )
-            except BroadsheetError as refused:
-                error = refused
-            except asyncio.CancelledError:
-                if not result.done():
-                    result.set_exception(ShuttingDown(f"journal {self._replica.name} was closed"))
-                raise
-            else:
-                if not result.done():
-                    result.set_result(found)
-                return
-            if not result.done():
-                result.set_exception(error)
+                raise StoreUnhealthy(
+                    f"journal {name}: its store does not answer, and may still have some of what was to be"
+                    f" removed: {failed}; repeat the call when it answers"
+                ) from failed
 
-        self._spawn(work(), f"trim.{self._replica.name}")
-        return await result
+        def spawn(work: Coroutine[Any, Any, None]) -> None:
+            self._asked = self._spawn(work, f"trim.{name}")
+
+        return await carried(work(), spawn, cut_off=lambda: ShuttingDown(f"journal {name} was closed"))
 
     def _is_due(self) -> bool:
         replica, spec = self._replica, self._replica.info.spec.fragment
@@ -187,7 +193,8 @@ class Trimming:
         """Below this offset every fragment was stored longer than `age` ago."""
         now = self._replica.context.time.wall()
         listed = await self._replica.store.listed(self._replica.name)
-        below = stored_before(listed, WallTime(now - age))
+        times = await self._replica.context.disk.run(partial(StoredTimes, listed))
+        below = times.before(WallTime(now - age))
         young = [each.modified for each in listed if each.fragment.end > below and each.modified > 0]
         self._old_at = WallTime(max(min(young, default=now) + age, now + RETRY))
         return below
@@ -264,26 +271,19 @@ def _by_end(fragment: Fragment) -> tuple[ByteOffset, ByteOffset]:
     return fragment.end, fragment.begin
 
 
-def stored_before(listed: Sequence[StoredAt], time: WallTime) -> ByteOffset:
-    """The greatest end of a fragment below which everything was stored before `time`; 0 if nothing was.
-
-    A fragment whose time the store does not know counts as new.
-    """
-    below = ByteOffset(0)
-    for each in sorted(listed, key=lambda each: _by_end(each.fragment)):
-        if not 0 < each.modified < time:
-            break
-        below = each.fragment.end
-    return below
-
-
-def offset_at(replica: Replica, listed: Sequence[StoredAt], time: WallTime) -> ByteOffset:
+def offset_at(replica: Replica, stored: StoredTimes, time: WallTime) -> ByteOffset:
     """An offset of a journal at or above which all lies that was appended at or after `time`.
 
-    As near as fragments tell: some older content of the same fragment may lie behind it.
+    As near as fragments tell: some older content of the same fragment may lie behind it. A store that is full
+    leaves tens of thousands of closed ones, so that they are not walked.
     """
-    found = max(replica.begin, stored_before(listed, time))
-    for spool in (*replica.closed, replica.spool):
+    found = max(replica.begin, stored.before(time))
+    count = bisect_left(replica.closed, time, key=_began)
+    for spool in (*replica.closed[max(0, count - 1) : count], replica.spool):
         if 0 < spool.first_append < time:
             found = max(found, spool.begin)
     return found
+
+
+def _began(spool: SpoolFile) -> WallTime:
+    return WallTime(spool.first_append or NEVER)

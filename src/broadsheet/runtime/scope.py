@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from broadsheet.errors import BroadsheetError
+
 T = TypeVar("T")
 
 Crash = Callable[[BaseException], None]
@@ -127,3 +129,37 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     if not task.cancelled():
         task.exception()  # Retrieved, so that the loop does not report it: the caller is gone.
     raise cancelled
+
+
+async def carried(
+    work: Coroutine[Any, Any, T],
+    spawn: Callable[[Coroutine[Any, Any, None]], object],
+    *,
+    cut_off: Callable[[], BroadsheetError],
+) -> T:
+    """Run `work` as a task that `spawn` begins; it goes on if the caller is cancelled, who does not wait.
+
+    Raises:
+        BroadsheetError: raised by `work`; or that of `cut_off`, if the task was cancelled.
+    """
+    result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def carry() -> None:
+        error: BroadsheetError | None = None
+        try:
+            outcome = await work
+        except BroadsheetError as refused:
+            error = refused
+        except asyncio.CancelledError:
+            if not result.done():
+                result.set_exception(cut_off())
+            raise
+        if result.done():
+            return  # The caller was cancelled.
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(outcome)
+
+    spawn(carry())
+    return await result

@@ -305,6 +305,21 @@ def fragment_lists(target: Target, seconds: float) -> None:
 
 
 @shape
+def offsets_at_a_time(target: Target, seconds: float) -> None:
+    """The offset at a time, of a journal with some thousands of fragments, whose listing tells it."""
+    body = {"journal": "mine/dated", "time": 1 << 62}
+    spec = {"name": "mine/dated", "fragment": {"length": 1024}}
+
+    def attack(caller: Raw, left: float) -> None:
+        if caller.call("journal.create", {"spec": spec})[0] == f.REPLY:
+            for _ in range(3_000):
+                caller.call("journal.append", {"journal": "mine/dated"}, bytes(1100))
+        pump(caller, left, lambda: caller.row(f.CALL, "journal.offset_at", body, count=500))
+
+    again(target, seconds, attack)
+
+
+@shape
 def large_indexes(target: Target, seconds: float) -> None:
     """1,000 reads at a time of a producer index of 7 MB, which the node verifies whole for each."""
     body = {"journal": "mine/index"}
