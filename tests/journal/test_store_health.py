@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from broadsheet.base.time import Duration
 from broadsheet.base.types import Buffer
 from broadsheet.journal.readiness import troubles
 from broadsheet.journal.store_health import FAULT_AGE_MAX, SILENCE_MAX, StoreTimes, WatchedStore
@@ -88,6 +89,26 @@ async def test_a_listing_that_is_answered_does_not_hide_that_nothing_is_taken() 
 
     time.at += FAULT_AGE_MAX + 1
     assert store.refusal == "", "perhaps nobody stores anything any more"
+
+
+async def test_a_trial_tells_why_a_store_cannot_be_used_now() -> None:
+    """A full store lists what it has, and takes no fragment: a journal that is made there waits for ever."""
+    shelf, store, time = moody()
+    assert await store.trial(SILENCE_MAX) == ""
+    shelf.error = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space"):
+        await store.put_if_absent("a/b", [b"x"])
+    shelf.error = None
+    assert "No space left on device" in await store.trial(SILENCE_MAX)
+
+    time.at += FAULT_AGE_MAX + 1
+    assert await store.trial(SILENCE_MAX) == "", "nobody has tried since"
+    shelf.error = stale()
+    assert "Stale file handle" in await store.trial(SILENCE_MAX)
+    shelf.error, shelf.hangs = None, asyncio.Event()
+    assert await store.trial(Duration(1_000_000)) == "it does not answer within 0.001 s"
+    shelf.hangs.set()
+    assert await store.trial(SILENCE_MAX) == "", "the call that hung is its answer"
 
 
 async def test_a_store_that_owes_an_answer_for_long_is_silent_and_is_not_asked_twice() -> None:
