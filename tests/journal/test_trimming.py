@@ -20,7 +20,10 @@ from broadsheet.journal.trimming import RETRY, Trim, offset_at
 from broadsheet.keyspace.core.transaction import Delete
 from simulator.disk import SimDisk
 from simulator.journalnode import Stored, status_of
-from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
+from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, _idle, running
+from tests.journal.test_damage import copy_of, flip
+from tests.journal.test_healing import until as eventually
+from tests.journal.test_unreadable_spool import checkpointed
 from tests.support.hand import HandClock
 
 KIB = 1 << 10
@@ -214,6 +217,36 @@ async def test_a_trim_that_a_kill_cut_off_leaves_a_journal_without_a_hole() -> N
         assert (replica.begin, content) == (PIECE, pieces(1, 6))
         assert (await trimmed(node, 3 * PIECE)).begin == 3 * PIECE
         assert (await node.content())[1] == pieces(3, 6)
+
+
+async def test_a_fragment_whose_damaged_file_is_moved_aside_stays_while_the_log_names_it() -> None:
+    """After a trim and kill -9 the next start missed it, and the journal took no appends."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(SPEC)
+        world.shelf.is_shut = True
+        for number in range(1, 5):
+            await append(node, number)
+        await checkpointed(node)
+        await _idle()
+        killed = copy_of(world.disk)
+        world.shelf.is_shut = False
+        await eventually(lambda: len(world.shelf.objects) == 3)
+    world.disk = killed
+    for name in sorted(name for name in killed.state.files if name.endswith(".spool"))[:2]:
+        flip(killed, name, 100)
+    async with world.node() as node:
+        replica = await node.broker.replica(NAME)
+        assert [each.begin for each in replica.closed] == [2 * PIECE], "the store's copies are served"
+        assert (await trimmed(node, PIECE)).begin in (0, PIECE)
+        killed, objects = copy_of(world.disk), {**world.shelf.objects}
+        await settled(node, replica, 3 * PIECE)
+        assert (await trimmed(node, PIECE)).begin == PIECE
+    world.disk, world.shelf.objects = killed, objects
+    async with world.node(is_last=True) as node:
+        replica, content = await node.content()
+        assert (replica.stop_reason, content) == ("", pieces(1, 5)[replica.begin :])
+        await append(node, 5)
 
 
 async def test_a_read_of_a_fragment_that_goes_meanwhile_is_told_so_and_not_of_damage() -> None:

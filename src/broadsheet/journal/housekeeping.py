@@ -28,7 +28,7 @@ from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.set_aside import sync_files
-from broadsheet.journal.spool_file import SpoolFile, keep_sums
+from broadsheet.journal.spool_file import SpoolFile, keep_sums, spool_name
 from broadsheet.journal.spool_mending import mend
 from broadsheet.journal.spool_sums import sums_name
 from broadsheet.journal.trimming import Trimming
@@ -63,8 +63,9 @@ class Housekeeping:
         self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
-        self._stored: dict[str, ByteOffset] = {}
-        """The begins of the files whose content is stored; the log may still need them."""
+        self._stored = {spool_name(replica.directory, each.begin): each.begin for each in replica.awaited}
+        """The begins of the files whose content is stored; the log may still need them. At the start those
+        that are gone or moved aside, and that the log names."""
         self.trimming = Trimming(
             replica, self.indexing, named_from=self._named_from, uploading=uploading, spawn=self._spawn
         )
@@ -114,6 +115,8 @@ class Housekeeping:
             self._flush_later()
         if not self._replica.is_listed:
             self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
+        elif self._stored:
+            self.checkpoint()
         self._on_advance()
         self.trimming.consider()
 
@@ -466,7 +469,7 @@ class Housekeeping:
                 try:
                     await self._context.disk.run(partial(self._context.disk.remove, name))
                 except FileNotFoundError:
-                    break  # A deletion of the journal has removed it already.
+                    break  # It was moved aside before, or a deletion of the journal has removed it.
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTOR:
                         raise

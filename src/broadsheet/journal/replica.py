@@ -83,8 +83,10 @@ class OpenedReplica(NamedTuple):
     store: FragmentStore
     stop_reason: str
     """Why no content may be appended until an operator acts; empty if it may."""
-    awaited: list[Fragment] | None = None
-    """None if the store has listed its fragments. If not, the spans that only the store can have."""
+    awaited: Sequence[Fragment] = ()
+    """The spans that the log names, and that have no spool file: only the store can have them."""
+    is_listed: bool = True
+    """Whether the store has listed its fragments."""
     doubted: Mapping[ByteOffset, None] = NONE_DOUBTED
     """Begins of the spool files that contradict stored fragments."""
     log_bytes: int = 0
@@ -105,7 +107,8 @@ class Replica:
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.stop_reason = opened.stored, opened.store, opened.stop_reason
-        self._awaited, self.opened_head, self.notice = opened.awaited, opened.head, opened.notice
+        self.awaited, self.is_listed = opened.awaited, opened.is_listed
+        self.opened_head, self.notice = opened.head, opened.notice
         self.listing_wanted, self.listed = asyncio.Event(), asyncio.Event()
         """A reader wants what only the store tells; the store has told it, or the replica is closed."""
         self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
@@ -178,11 +181,6 @@ class Replica:
         return min(self.index.begin, local) if len(self.index) else local
 
     @property
-    def is_listed(self) -> bool:
-        """Whether the store has listed this journal's fragments since the start."""
-        return self._awaited is None
-
-    @property
     def may_upload(self) -> bool:
         """Whether fragments may be stored: not while the store's are unknown or contradict ours (J10)."""
         return self.is_listed and self._may_upload
@@ -206,12 +204,12 @@ class Replica:
             contradiction: why the fragments contradict the spool files; empty if they do not.
             doubted: begins of the spool files whose bytes differ.
         """
-        assert self._awaited is not None, "the store is listed once"
-        awaited, self._awaited, self.index = self._awaited, None, index
+        assert not self.is_listed, "the store is listed once"
+        self.is_listed, self.index = True, index
         self.listed.set()
-        begins = dict.fromkeys(each.begin for each in awaited)  # Few; the fragments may be 100,000.
+        begins = dict.fromkeys(each.begin for each in self.awaited)  # Few; the fragments may be 100,000.
         stored = {(each.begin, each.end, each.sum): None for each in fragments if each.begin in begins}
-        missing = [each for each in awaited if (each.begin, each.end, each.sum) not in stored]
+        missing = [each for each in self.awaited if (each.begin, each.end, each.sum) not in stored]
         reason, self.doubted = contradiction, doubted
         if self.index.end > self.opened_head:
             reason = (
