@@ -24,6 +24,7 @@ from broadsheet.sink.core.records import Fence
 from broadsheet.spark.batch_sink import OWNER, BatchWriter
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
+from broadsheet.spark.foreach import Foreach
 from broadsheet.spark.source import BroadsheetDataSource
 from simulator.checkers.sequencer import Sequencer
 
@@ -250,6 +251,28 @@ def test_a_wrong_option_of_a_batch_write_is_refused_by_name(changed: dict[str, s
     BatchWriter(GOOD, ROWS)
     with pytest.raises(ConfigError, match=words):
         BatchWriter(GOOD | changed, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"mode": "at-least-once"}, "foreach_batch writes exactly once: leave out option mode"),
+        ({"mode": "twice"}, "option mode is 'twice'"),
+        ({"createJournals": "yes"}, "option createJournals is 'yes'"),
+        ({"patience": "-1"}, "option patience is '-1'"),
+        ({"topic": "t"}, "option topic: give option journal"),
+        ({"checkpointLocation": ""}, "give option 'checkpointLocation' at writeStream"),
+    ],
+)
+def test_a_wrong_option_of_a_function_is_refused_before_the_older_run_is_fenced(
+    changed: dict[str, str], words: str
+) -> None:
+    """It was found by the first write: the older run had ended by then."""
+    options = {"address": "h:1", "commitJournal": "com/c", "fence": "f", "checkpointLocation": "/c"}
+
+    Foreach(options, print)
+    with pytest.raises(ConfigError, match=words):
+        Foreach(options | changed, print)
 
 
 def test_a_journal_is_not_overwritten() -> None:

@@ -16,7 +16,7 @@ from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.options import Options
-from broadsheet.spark.sink import QUERY_PROPERTY, commit_of_query
+from broadsheet.spark.sink import MODES, QUERY_PROPERTY, commit_of_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,13 +35,19 @@ class Foreach:
             options: of each write, without number and query.
 
         Raises:
-            ConfigError: one of them is unknown, or there is no `checkpointLocation`.
+            ConfigError: one of them is unknown or has a wrong value, or there is no `checkpointLocation`.
         """
         given = Options(options, KNOWN, "batch sink", OF_SINK)
         self.target = Target.of(given)
         self.options, self.function = dict(options), function
         self.fence, self.commit_journal = Fence(given.text("fence")), given.text("commitJournal")
         self.checkpoint = given.text("checkpointLocation")
+        given.flag("createJournals", default=False)
+        if given.choice("mode", MODES, MODES[0]) != MODES[0]:
+            raise ConfigError(
+                "foreach_batch writes exactly once: leave out option mode, or write at least once in a "
+                "function that you give to writeStream.foreachBatch"
+            )
         if not self.checkpoint:
             raise ConfigError(
                 "a batch is committed with the checkpoint's offsets: give option 'checkpointLocation' at "
