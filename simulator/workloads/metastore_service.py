@@ -15,9 +15,9 @@ from broadsheet.access.authorizer import Authorizer
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import NodeId
-from broadsheet.control.codec import receive_document, send_document
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import Acceptor
+from broadsheet.control.document_chunks import receive_document, send_document
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.control.role import MetastoreConfig, MetastoreRole

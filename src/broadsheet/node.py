@@ -105,6 +105,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check the relations between the sections of a node's settings."""
         if self.node.peers:
             require_room_for_documents(self.metastore.wal)
+        if self.metastore.provider == "file" and len(self.node.peers) > 1:
+            raise ValueError(
+                f"metastore.provider is file, but node.peers names {len(self.node.peers)}: use majority"
+            )
         if self.journals.inline_bytes_max < INLINE_BYTES_MAX:
             raise ValueError(
                 f"journals.inline_bytes_max is {self.journals.inline_bytes_max}: set it to "

@@ -227,3 +227,14 @@ def test_what_cannot_work_is_refused_before_anything_is_made(variable: str, valu
 
     assert str(caught.value).startswith(f"environment BROADSHEET_{variable}: ")
     assert said in str(caught.value)
+
+
+def test_a_metastore_in_a_file_is_refused_beside_peers() -> None:
+    """Each node would decide by itself, and the nodes would be clusters of one."""
+    environment = {
+        "BROADSHEET_NODE__ID": "n1",
+        "BROADSHEET_NODE__PEERS": '{n1 = "127.0.0.1:1", n2 = "127.0.0.1:2"}',
+        "BROADSHEET_METASTORE__PROVIDER": "file",
+    }
+    with pytest.raises(ConfigError, match=r"is file, but .*: use majority"):
+        load(Settings, environment=environment, flags={})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from broadsheet.control.codec import receive_document, send_document
+from broadsheet.control.document_chunks import receive_document, send_document
 from broadsheet.control.service import CompareAndSetRequest, VersionReply
 from broadsheet.errors import BroadsheetError, Refused, UnexpectedVersion, Unreachable
 from broadsheet.runtime.caller import CallerPorts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broadsheet.cli.running import wait_until_ended
-from broadsheet.control.codec import receive_document, send_document
+from broadsheet.control.document_chunks import receive_document, send_document
 from broadsheet.control.service import CompareAndSetRequest, VersionReply
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.wire.client import ClientConnection, dial

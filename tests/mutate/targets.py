@@ -47,7 +47,7 @@ WIRE = (
 TARGETS = (
     Target(
         "metastore",
-        ("control/core/*.py", "control/file.py", "control/majority.py", "control/codec.py"),
+        ("control/core/*.py", "control/file.py", "control/majority.py", "control/document_chunks.py"),
         ("tests/control/core", "tests/control/test_file.py", "tests/control"),
         (("metastore", 1, 20), ("metastore", 2, 4)),
     ),

@@ -18,14 +18,6 @@ from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import Generation, LogStreamId, NodeId, Offset, RequestId
-from broadsheet.control.codec import (
-    Carried,
-    document_of,
-    receive_document,
-    send_document,
-    with_document,
-    without_document,
-)
 from broadsheet.control.core.acceptor import (
     AcceptorEffect,
     AcceptorEvent,
@@ -47,6 +39,14 @@ from broadsheet.control.core.operation import (
 )
 from broadsheet.control.core.proposer import ProposerEffect, ProposerEvent, ProposerMachine
 from broadsheet.control.core.value import NO_BALLOT, Acceptor, AttemptId, Value, acceptor_text
+from broadsheet.control.document_chunks import (
+    Carried,
+    document_of,
+    receive_document,
+    send_document,
+    with_document,
+    without_document,
+)
 from broadsheet.control.port import Versioned
 from broadsheet.control.size import SizeWarning
 from broadsheet.errors import (

@@ -79,7 +79,7 @@ class MetastoreRole:
         """Recover, then offer the `Metastore` and its methods.
 
         Raises:
-            ConfigError: provider `file` with several nodes, or the log is locked, foreign or newer.
+            ConfigError: the log is locked, foreign or newer.
             Corrupt: the file is damaged.
         """
         identity = services.one(Identity)
@@ -89,10 +89,7 @@ class MetastoreRole:
             provider = "file" if identity.is_alone else "majority"
         metastore: Metastore
         if provider == "file":
-            if not identity.is_alone:
-                raise ConfigError(
-                    f"metastore.provider is file, but node.peers names {len(identity.peers)}: use majority"
-                )
+            assert identity.is_alone, "the node's settings refuse peers beside it"
             founding = _founding(ports)
             metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash, logger=logger)
             services.offer(StatusSource, StatusSource(name=self.name, read=lambda: {"provider": "file"}))

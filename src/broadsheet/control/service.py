@@ -10,7 +10,9 @@ import msgspec
 
 from broadsheet.access.capability import Capability
 from broadsheet.base.types import NodeId
-from broadsheet.control.codec import (
+from broadsheet.control.core.messages import Accept, Prepare, Read, Request
+from broadsheet.control.core.value import Acceptor, AcceptorSets, Count
+from broadsheet.control.document_chunks import (
     Carried,
     document_of,
     receive_document,
@@ -18,8 +20,6 @@ from broadsheet.control.codec import (
     with_document,
     without_document,
 )
-from broadsheet.control.core.messages import Accept, Prepare, Read, Request
-from broadsheet.control.core.value import Acceptor, AcceptorSets, Count
 from broadsheet.control.majority import METHOD_OF, MajorityMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.errors import InvalidArgument, Refused, Unknown, Unsupported

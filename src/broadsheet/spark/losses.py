@@ -27,7 +27,7 @@ class Losses:
         self._told: dict[str, None] = {}
 
     def of_journal(self, journal: str, was: Position, now: int | None, *, size: int | None = None) -> None:
-        """A journal of which the query has read, or was to read, is not there any more.
+        """Fail, or tell once, that a journal of which the query has read, or was to read, is gone.
 
         Args:
             was: where the query stands, or its batch ends.

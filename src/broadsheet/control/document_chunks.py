@@ -1,4 +1,4 @@
-"""Codec: the metastore's messages on the native wire. The document is payload, and is not encoded.
+"""Document chunks: the metastore's document beside its messages, cut for the wire; no codec sees its bytes.
 
 There is one STREAM method for each kind of request. The opening holds the message without its document.
 Stream messages in both directions carry the document in chunks, because it may be larger than a frame.

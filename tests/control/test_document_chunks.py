@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from broadsheet.base.types import Buffer
-from broadsheet.control.codec import receive_document, send_document
 from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
+from broadsheet.control.document_chunks import receive_document, send_document
 from broadsheet.errors import RemoteProtocolError
 from broadsheet.wire.method import Message
 
