@@ -414,10 +414,11 @@ async def test_a_missing_token_file_ends_no_node_and_is_looked_for_again(tmp_pat
 class LaterTime(SystemTime):
     """Real time, and a wall clock that a test sets forward."""
 
-    hours = 0
-
-    def wall(self) -> WallTime:
-        return WallTime(super().wall() + self.hours * 3600 * SECOND)
+    def __init__(self) -> None:
+        super().__init__()
+        self.hours = 0
+        now = self.wall
+        self.wall = lambda: WallTime(now() + self.hours * 3600 * SECOND)
 
 
 async def test_peers_go_on_with_the_token_that_the_file_has_now(tmp_path: Path) -> None:
