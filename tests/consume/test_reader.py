@@ -18,12 +18,12 @@ from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.consume import reader as module
 from broadsheet.consume.message import Message
 from broadsheet.consume.reader import MessageReader
-from broadsheet.errors import InvalidArgument, NotFound
+from broadsheet.errors import InvalidArgument, NotFound, Trimmed
 from broadsheet.journal.client_reads import EncodedIndex
 from broadsheet.journal.core.spec import FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import Chunk, JournalInfo, JournalStatus
 from broadsheet.message import columns, producer_state
-from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed
+from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
 from broadsheet.message.position import Position, positions_from_text, positions_to_text
 from broadsheet.message.producer_state import begun
 from broadsheet.message.spans import update
@@ -36,10 +36,13 @@ NAME, REVISION, PATIENCE = JournalName("read/messages"), Revision(7), 9.5
 
 
 class NaiveJournals:
-    """One journal in memory, read in steps of some bytes; its index points are at `points`."""
+    """One journal in memory from `begin` on, read in steps of some bytes; it has one index point."""
 
-    def __init__(self, framing: Framing, content: bytes, *, step: int = 1 << 20, point: int = 0) -> None:
+    def __init__(
+        self, framing: Framing, content: bytes, *, step: int = 1 << 20, point: int = 0, begin: int = 0
+    ) -> None:
         self.framing, self.content, self.step, self.point = framing, content, step, point
+        self.begin = begin
         self.read_bytes = 0
 
     async def get(self, _name: str, *, timeout: float) -> JournalInfo:
@@ -53,11 +56,13 @@ class NaiveJournals:
 
     async def status(self, _name: str, *, timeout: float) -> JournalStatus:
         assert timeout == PATIENCE
-        return JournalStatus(name=NAME, state="open", create_revision=REVISION, begin=ByteOffset(0))
+        begin = ByteOffset(self.begin)
+        return JournalStatus(name=NAME, state="open", create_revision=REVISION, begin=begin)
 
     async def producer_index(self, _name: str, offset: int, *, patience: float) -> EncodedIndex:
         assert patience == PATIENCE
-        index = update(begun(self.framing), self.content[: min(self.point, offset)])
+        assert offset >= self.begin
+        index = update(begun(self.framing), self.content[: max(self.begin, min(self.point, offset))])
         return EncodedIndex(offset=index.offset, encoded=encode(index, previous=0)[0])
 
     async def read(
@@ -65,6 +70,8 @@ class NaiveJournals:
     ) -> AsyncGenerator[Chunk]:
         assert (options["create_revision"], options["patience"]) == (REVISION, PATIENCE)
         stop = len(self.content) if end is None else end
+        if offset < self.begin:
+            raise Trimmed(f"{offset} is below {self.begin}")
         for at in range(offset, stop, self.step):
             data = self.content[at : min(stop, at + self.step)]
             self.read_bytes += len(data)
@@ -110,6 +117,45 @@ async def test_from_any_position_it_gives_what_the_naive_sequencer_commits(
         assert each.id == (producer, clock, flags)
         body = b'{"n":%d}' % each.json()["n"]
         assert content[each.offset : each.end] == framed(framing, pack(*each.id), body)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([JSON_LINES, FIXED]), histories(30), st.booleans(), st.data())
+async def test_of_a_journal_that_was_trimmed_it_gives_what_is_left_or_says_that_something_is_gone(
+    framing: Framing, messages: list[Drawn], is_rising: bool, data: st.DataObject
+) -> None:
+    """One that began before gets what it would have got, or is told.
+
+    It left out messages that were still there, as many as it had been given of those that were gone.
+    """
+    if is_rising:
+        messages = rising(messages)
+    content = content_of(framing, messages)
+    ends = [0, *(frame.end for frame in scan(framing, content, ByteOffset(0)))]
+    begin = data.draw(st.sampled_from(ends))
+
+    def journals(begin: int) -> NaiveJournals:
+        point = data.draw(st.integers(0, len(content)))
+        return NaiveJournals(framing, content, step=37, point=point, begin=begin)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_BYTES", data.draw(st.sampled_from([1, 100, 1 << 20])))
+        before = await read(journals(0))
+        left = await read(journals(begin))
+        for found in (left, before):
+            if not found:
+                continue
+            at = data.draw(st.integers(0, len(found) - 1))
+            if found[at].position.offset < begin:
+                continue
+            try:
+                rest = await read(journals(begin), found[at].position)
+            except Trimmed:
+                assert found is before
+            else:
+                assert [each.offset for each in rest] == [each.offset for each in found[at + 1 :]]
+    if is_rising:
+        assert [each.offset for each in left] == [each.offset for each in before if each.offset >= begin]
 
 
 async def test_a_reader_that_stopped_goes_on_where_it_was() -> None:

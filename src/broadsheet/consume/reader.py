@@ -95,8 +95,7 @@ class MessageReader:
         here = self.position = await self._begin(info.create_revision)
         span = _Span(here)
         index = await self._index_at(framing_of(info.spec) or JSON_LINES, here.offset)
-        if 0 < index.offset == here.offset == await self._first_offset():
-            index = beginning(index)  # What lies below was removed.
+        index = beginning(index, here.begin)
         thin_at, rest, looked = index.offset + THIN_BYTES, bytearray(), 0
         reading = self._journals.read(
             self.journal,
@@ -147,15 +146,10 @@ class MessageReader:
                     f"revision {start.create_revision}, now {create_revision}): start at 'earliest'"
                 )
             return start
+        begin = (await self._journals.status(self.journal, timeout=self._patience)).begin or 0
         if start == LATEST:
-            return Position(await self._journals.end(self.journal, timeout=self._patience), create_revision)
-        if isinstance(start, int):
-            return Position(start, create_revision)
-        return Position(await self._first_offset(), create_revision)
-
-    async def _first_offset(self) -> int:
-        """The first byte of the journal that can be read."""
-        return (await self._journals.status(self.journal, timeout=self._patience)).begin or 0
+            start = await self._journals.end(self.journal, timeout=self._patience)
+        return Position(start if isinstance(start, int) else begin, create_revision, begin=begin)
 
     async def _index_at(self, framing: Framing, offset: int) -> ProducerIndex:
         """The newest producer index at or below `offset`."""
@@ -229,7 +223,7 @@ class _Span:
     """Counts what was given since an offset up to which everything was."""
 
     def __init__(self, here: Position) -> None:
-        self.here = Position(here.offset, here.create_revision)
+        self.here = here._replace(delivered=0)
         self._skip = here.delivered
         """Messages that the reader of the kept position has had already."""
         self._count = 0
@@ -243,7 +237,7 @@ class _Span:
         is_json, raw = framing.kind is Kind.JSON_LINES, rows.raw.data
         head = 0 if is_json else HEADER.size + np.where(frames.clock != 0, UUID_BYTES, 0)
         begins, ends = frames.begin + shift + head, frames.end + shift - (1 if is_json else 0)
-        offset, create_revision, _ = self.here
+        offset, create_revision, _, begun_at = self.here
         columns = (*(frames[:5]), begins, ends)
         return [
             Message(
@@ -252,7 +246,7 @@ class _Span:
                 offset=begin,
                 end=end,
                 id=MessageId(ProducerId(producer), Clock(clock), flags),
-                position=Position(offset, create_revision, number),
+                position=Position(offset, create_revision, number, begun_at),
                 framing=framing,
             )
             for number, (begin, end, producer, clock, flags, low, high) in enumerate(
@@ -263,8 +257,8 @@ class _Span:
     def passed(self, offset: int) -> Position:
         """Everything that is committed at or below `offset` was given; returns the position there."""
         if offset > self.here.offset:
-            self.here, self._count = Position(offset, self.here.create_revision), 0
-        return Position(*self.here[:2], self._count + self._skip)
+            self.here, self._count = self.here._replace(offset=offset), 0
+        return self.here._replace(delivered=self._count + self._skip)
 
 
 def _portions(rows: Rows) -> Iterator[Rows]:

@@ -138,19 +138,20 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     _require_agreement(replica, offset)
     fragment = replica.index.covering(offset)
     if fragment is None:
-        raise _trimmed(replica, offset)
+        raise trimmed(replica, offset)
     length = min(most, fragment.end - offset)
     try:
         return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
     except Corrupt as error:
         _require_open(replica, offset)  # A deletion removes fragments while they are read: that is no damage.
         if replica.index.covering(offset) is None:
-            raise _trimmed(replica, offset) from None  # Nor is it if a trim has removed it meanwhile.
+            raise trimmed(replica, offset) from None  # Nor is it if a trim has removed it meanwhile.
         replica.store.refused(replica.name, fragment, error)
         raise
 
 
-def _trimmed(replica: Replica, offset: ByteOffset) -> Trimmed:
+def trimmed(replica: Replica, offset: ByteOffset) -> Trimmed:
+    """The error of an offset that no fragment of a journal has."""
     return Trimmed(
         f"journal {replica.name}: no fragment has offset {offset}; the next that can be read is"
         f" {next_begin(replica, offset)}"

@@ -27,7 +27,7 @@ from broadsheet.errors import (
     Trimmed,
 )
 from broadsheet.journal.block_cache import Flights
-from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed
+from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed, trimmed
 from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
@@ -235,6 +235,7 @@ class Indexing:
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
+            Trimmed: `offset` is below the journal's begin.
             Corrupt: no index can be used, and the journal's first bytes are gone (journals.29).
             ShuttingDown: the journal was closed meanwhile.
             OSError: the store does not answer.
@@ -257,10 +258,12 @@ class Indexing:
             assert isinstance(size, int), "lengths are joined under the point"
             return FoundIndex(point, previous, size, name)
         replica.require_listed()
+        if offset < replica.begin:
+            raise trimmed(replica, offset)
         if replica.begin > 0:
             raise Corrupt(
                 f"journal {replica.name}: no producer index at or below {offset}{damage}, and its bytes"
-                f" before {replica.begin} are gone: read uncommitted, or from an index point on"
+                f" before {replica.begin} are gone: read its bytes, or begin at an index point"
             )
         return FoundIndex(ByteOffset(0), previous=None)
 

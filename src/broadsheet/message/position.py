@@ -22,6 +22,8 @@ class Position(NamedTuple):
     """Which life of the name was read: a journal that is deleted and created again has another one."""
     delivered: int = 0
     """So many of the messages that are committed above `offset` are behind the reader as well."""
+    begin: int = 0
+    """Where the journal began when the reader did: of a span that is open there, it gets what is left."""
 
 
 class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,6 +32,7 @@ class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: int
     create_revision: int
     delivered: int = 0
+    begin: int = 0
 
 
 _decoder = msgspec.json.Decoder(dict[str, _Kept])
@@ -55,4 +58,7 @@ def positions_from_text(text: str) -> dict[str, Position]:
         raise InvalidArgument(
             f"positions are JSON of journal to offset, not {text[:80]!r}: {error}"
         ) from error
-    return {name: Position(each.offset, each.create_revision, each.delivered) for name, each in found.items()}
+    return {
+        name: Position(each.offset, each.create_revision, each.delivered, each.begin)
+        for name, each in found.items()
+    }

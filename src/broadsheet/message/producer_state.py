@@ -128,16 +128,21 @@ def oldest_open(index: ProducerIndex) -> ByteOffset | None:
     return min((each.begin for each in index.states.values() if each.begin != NOT_OPEN), default=None)
 
 
-def beginning(index: ProducerIndex) -> ProducerIndex:
-    """The index for a reader of a journal whose content below `index.offset` was removed.
+def beginning(index: ProducerIndex, begin: int) -> ProducerIndex:
+    """The index for a reader that began when the content below `begin` was removed already.
 
-    Of a span that is open there, only what follows is left: its acknowledgement commits that.
+    Of a span that begins below, only what follows is left: its acknowledgement commits that. To a reader that
+    began earlier the rest of the span is lost, and it is told so when it reads below the journal's begin.
     """
-    states = {
-        producer: msgspec.structs.replace(state, last=state.last_ack, begin=NOT_OPEN)
-        for producer, state in index.states.items()
-    }
-    return msgspec.structs.replace(index, states=states)
+    cut = {producer: state for producer, state in index.states.items() if NOT_OPEN < state.begin < begin}
+    if not cut:
+        return index
+    for producer, state in cut.items():
+        if begin < index.offset:
+            cut[producer] = msgspec.structs.replace(state, begin=ByteOffset(begin))
+        else:
+            cut[producer] = msgspec.structs.replace(state, last=state.last_ack, begin=NOT_OPEN)
+    return msgspec.structs.replace(index, states=index.states | cut)
 
 
 def ticks(duration: Duration) -> int:
