@@ -38,7 +38,7 @@ from broadsheet.node import Settings
 from broadsheet.publish.publisher import MessagePublisher
 from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core import records
-from broadsheet.spark import batch_sink, kafka_options, sink, source
+from broadsheet.spark import batch_sink, kafka_options, sink, source_options
 from broadsheet.spark.read import META, META_IS
 from broadsheet.wire import client
 from tests.project.citations import citing, standing
@@ -307,7 +307,7 @@ def spark_page() -> str:
     parts = [SPARK_INTRODUCTION]
     batch = {name: text for name, text in batch_sink.KNOWN.items() if name not in sink.KNOWN}
     for title, rows in (
-        ("Options of the source", source.KNOWN),
+        ("Options of the source", source_options.KNOWN),
         ("Options of the sink", sink.KNOWN),
         ("More options of a batch write", batch),
     ):

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from broadsheet.errors import ConfigError
-from broadsheet.spark import batch_sink, sink, source
+from broadsheet.spark import batch_sink, sink, source_options
 from broadsheet.spark.batch_sink import BatchWriter
 from broadsheet.spark.kafka_options import OF_SINK, OF_SOURCE, instead
 from broadsheet.spark.sink import SinkWriter
@@ -45,7 +45,7 @@ def test_an_option_of_kafkas_sink_is_refused_with_what_to_give(name: str) -> Non
 
 def test_what_is_given_in_place_of_an_option_exists() -> None:
     """A remedy that is refused in turn is worse than none."""
-    for declined, known in ((OF_SOURCE, source.KNOWN), (OF_SINK, sink.KNOWN)):
+    for declined, known in ((OF_SOURCE, source_options.KNOWN), (OF_SINK, sink.KNOWN)):
         assert not {name.lower() for name in known} & set(declined)
         for text in declined.values():
             found = IN_PLACE.search(text)

@@ -22,7 +22,7 @@ from broadsheet.spark.source import StreamReader
 
 X = StructType([StructField("x", LongType())])
 WALL = WallTime(1_700_000_000_000_000_000)
-OURS = Whose("h:1", "a/j", 1, JSON_LINES, is_committed=True)
+OURS = Whose("h:1", "a/j", 1, 0, JSON_LINES, is_committed=True)
 
 
 def index(offset: int, producers: int = 1, tombstones: int = 0) -> ProducerIndex:

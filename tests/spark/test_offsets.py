@@ -105,7 +105,12 @@ def test_a_journal_that_was_made_again_is_read_from_its_begin() -> None:
     """The same offsets mean other bytes now (pipelines.2)."""
     start = {"a/1": Position(7, 1), "a/2": Position(7, 1), "a/3": Position(7, 1)}
 
-    assert alive(start, {"a/1": Position(9, 1), "a/2": Position(3, 2)}) == {"a/1": Position(7, 1)}
+    end = {"a/1": Position(9, 1), "a/2": Position(3, 2), "a/4": Position(9, 1, begin=5)}
+    assert alive(start, end) == {
+        "a/1": Position(7, 1),
+        "a/2": Position(0, 2),
+        "a/4": Position(5, 1, begin=5),
+    }
 
 
 def test_a_starting_point_is_explicit() -> None:
@@ -113,8 +118,14 @@ def test_a_starting_point_is_explicit() -> None:
 
     Source: pipelines.4.
     """
-    assert starting('{"a/1": 7}', {"a/1": 1, "a/2": 1}) == {"a/1": Position(7, 1), "a/2": Position(0, 1)}
-    assert decoded(encoded(starting("earliest", {"a/1": 3}))) == {"a/1": Position(0, 3)}
+    heads = {"a/1": Position(9, 1), "a/2": Position(9, 1, begin=5)}
+    assert starting('{"a/1": 7}', heads) == {"a/1": Position(7, 1), "a/2": Position(5, 1, begin=5)}
+    assert decoded(encoded(starting("earliest", heads))) == {
+        "a/1": Position(0, 1),
+        "a/2": Position(5, 1, begin=5),
+    }
+    with pytest.raises(ConfigError, match=r"below the begins of \['a/2 \(4, begin 5\)'\]"):
+        starting('{"a/2": 4}', heads)
     wrongs = (
         "latest",
         "[]",
@@ -127,7 +138,7 @@ def test_a_starting_point_is_explicit() -> None:
     )
     for wrong in wrongs:
         with pytest.raises(ConfigError, match="startingOffsets"):
-            starting(wrong, {"a/1": 1})
+            starting(wrong, {"a/1": Position(9, 1)})
 
 
 def test_a_limit_of_a_byte_is_a_byte() -> None:

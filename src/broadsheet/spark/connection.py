@@ -103,7 +103,7 @@ def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 
 
 def head(journals: SyncJournals, name: str) -> Position:
-    """The committed end of a journal that is open and whole.
+    """The committed end of a journal that is open and whole, with its begin.
 
     A journal that is being opened does not know its end yet, and one that lost acknowledged bytes reports an
     end that is too low. A query planned up to either end would miss messages and report success.
@@ -119,7 +119,7 @@ def head(journals: SyncJournals, name: str) -> Position:
             f"journal {name} is {status.state}: acknowledged bytes are missing ({status.reason}). "
             "docs/operations/damage.md says what an operator can do"
         )
-    return Position(end, status.create_revision)
+    return Position(end, status.create_revision, begin=status.begin or 0)
 
 
 def chunks(target: Target, journal: str, *, create_revision: int, begin: int, end: int) -> Iterator[bytes]:

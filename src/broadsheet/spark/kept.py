@@ -27,6 +27,7 @@ class Whose(NamedTuple):
     address: str
     journal: str
     create_revision: int
+    journal_begin: int
     framing: Framing
     is_committed: bool
 

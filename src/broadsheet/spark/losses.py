@@ -41,6 +41,17 @@ class Losses:
         gone = f"what followed offset {was.offset}" if size is None else f"{size} bytes up to {was.offset}"
         self.tell(f"journal {journal} was deleted{again}: {gone} cannot be read", size=size)
 
+    def of_begin(self, journal: str, was: Position, begin: int) -> None:
+        """What a journal had before `begin` was removed, and the query was to read it from `was` on.
+
+        Raises:
+            LocalProtocolError: the query does not go on without it.
+        """
+        size = begin - was.offset
+        self.tell(
+            f"journal {journal} begins at {begin}: {size} bytes from {was.offset} on were removed", size=size
+        )
+
     def tell(self, text: str, *, size: int | None) -> None:
         """Fail with `text`, or write it once.
 

@@ -39,7 +39,9 @@ def encoded(positions: Mapping[str, Position], *, is_committed: bool = True) -> 
     """
     mode = {} if is_committed else {UNCOMMITTED: 1}
     return {
-        journal: {"offset": position.offset, "create_revision": position.create_revision} | mode
+        journal: {"offset": position.offset, "create_revision": position.create_revision}
+        | ({"begin": position.begin} if position.begin else {})
+        | mode
         for journal, position in sorted(positions.items())
     }
 
@@ -62,31 +64,45 @@ def refuse_other_mode(raw: Mapping[str, Any], *, is_committed: bool) -> None:
 def decoded(raw: Mapping[str, Any]) -> Positions:
     """The inverse of `encoded`."""
     return {
-        journal: Position(int(each["offset"]), int(each["create_revision"])) for journal, each in raw.items()
+        journal: Position(int(each["offset"]), int(each["create_revision"]), begin=int(each.get("begin", 0)))
+        for journal, each in raw.items()
     }
 
 
-def starting(option: str, revisions: Mapping[str, int]) -> Positions:
+def at_begin(head: Position) -> Position:
+    """The first offset of a journal that can be read, of what is known of it at its end."""
+    return head._replace(offset=head.begin)
+
+
+def starting(option: str, heads: Mapping[str, Position]) -> Positions:
     """Where a new query begins.
 
     Args:
-        option: `earliest`, or JSON {journal: byte offset}. A journal that the JSON leaves out begins at 0.
-        revisions: the create revision of each journal that the query reads.
+        option: `earliest`, or JSON {journal: byte offset}. A journal that the JSON leaves out is read from
+            its begin.
+        heads: the committed end and the begin of each journal that the query reads.
 
     Raises:
         ConfigError: `option` has another form, names a journal that the query does not read, or has an
-            offset below 0.
+            offset below 0, or below the journal's begin.
     """
     if option.strip().lower() == "earliest":
-        return {journal: Position(0, revision) for journal, revision in revisions.items()}
+        return {journal: at_begin(head) for journal, head in heads.items()}
     offsets = _explicit(
         "startingOffsets",
         option,
-        revisions,
+        heads,
         "is neither 'earliest' nor JSON of journal to byte offset. To begin at the present ends, take the "
         "options from broadsheet.spark.read_stream_options(latest=True), which pins them to byte offsets",
     )
-    return {journal: Position(offsets.get(journal, 0), revision) for journal, revision in revisions.items()}
+    if below := [
+        f"{each} ({at}, begin {heads[each].begin})" for each, at in offsets.items() if at < heads[each].begin
+    ]:
+        raise ConfigError(
+            f"startingOffsets is below the begins of {below}, and what lies between was removed: give "
+            "offsets from the begins on"
+        )
+    return {each: head._replace(offset=offsets.get(each, head.begin)) for each, head in heads.items()}
 
 
 def ending(option: str, heads: Mapping[str, Position]) -> Positions:
@@ -132,15 +148,18 @@ def _explicit(name: str, option: str, journals: Container[str], otherwise: str) 
 
 
 def alive(start: Mapping[str, Position], end: Mapping[str, Position]) -> Positions:
-    """The positions of `start` that are of the same lives of the journals as those of `end`.
+    """Where a batch begins in each journal of `end`.
 
-    A journal that was deleted and created again is another one, and is read from its begin.
+    A journal that was deleted and created again is another one, and is read from its begin, as one that
+    `start` does not have.
     """
-    return {
-        journal: position
-        for journal, position in start.items()
-        if journal in end and end[journal].create_revision == position.create_revision
-    }
+    return {journal: _alive(start.get(journal), at) for journal, at in end.items()}
+
+
+def _alive(start: Position | None, end: Position) -> Position:
+    if start is None or start.create_revision != end.create_revision or start.offset < end.begin:
+        return at_begin(end)
+    return start
 
 
 def limited(
@@ -168,7 +187,7 @@ def limited(
             point = points[journal][at] if at >= 0 else -1
             end = point if point > begin else end
         left = max(1, left - max(0, end - begin))
-        ends[journal] = Position(max(begin, end), head.create_revision)
+        ends[journal] = head._replace(offset=max(begin, end))
     return ends
 
 

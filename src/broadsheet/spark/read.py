@@ -18,7 +18,7 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
-from broadsheet.message.producer_state import ProducerIndex, begun
+from broadsheet.message.producer_state import ProducerIndex, beginning, begun
 from broadsheet.message.replay import Read, Rows, committed
 from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Flag
@@ -142,6 +142,7 @@ def read_span(
     shape: Shape,
     *,
     create_revision: int,
+    journal_begin: int = 0,
     base: int = NO_BASE,
     kept: Kept | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -152,6 +153,7 @@ def read_span(
 
     Args:
         create_revision: of the journal that was planned.
+        journal_begin: where the journal began when the query did.
         base: the newest index point at or below the span's begin.
         kept: what this process keeps of its reads; this one begins there if it can, and is kept there.
 
@@ -165,10 +167,10 @@ def read_span(
     def read(begin: int, end: int) -> Iterator[bytes]:
         return chunks(target, span.journal, create_revision=create_revision, begin=begin, end=end)
 
-    whose = Whose(target.address, span.journal, create_revision, framing, shape.is_committed)
+    whose = Whose(target.address, span.journal, create_revision, journal_begin, framing, shape.is_committed)
     index = kept.at(whose, base=base, begin=span.begin) if kept is not None else None
     if index is None:
-        index = index_at(target, framing, span.journal, span.begin)
+        index = beginning(index_at(target, framing, span.journal, span.begin), journal_begin)
         base = int(index.offset)
     after = yield from rows_of(index, read, span, shape)
     if kept is not None:

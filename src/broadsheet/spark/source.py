@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,13 +31,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from broadsheet.client_sync import SyncJournals
-from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
+from broadsheet.errors import ConfigError, LocalProtocolError, NotFound, Trimmed
 from broadsheet.journal.core.spec import FRAMING_LABEL, framing_of
 from broadsheet.message.framing import JSON_LINES, Framing, Kind
 from broadsheet.message.position import Position
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY
 from broadsheet.spark.column_types import refuse_types
-from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head
+from broadsheet.spark.connection import Target, chunks, head
 from broadsheet.spark.kafka_options import OF_SOURCE
 from broadsheet.spark.kept import Kept
 from broadsheet.spark.losses import Losses
@@ -46,6 +45,7 @@ from broadsheet.spark.offsets import (
     Positions,
     Span,
     alive,
+    at_begin,
     base_of,
     decoded,
     encoded,
@@ -59,54 +59,10 @@ from broadsheet.spark.offsets import (
 from broadsheet.spark.options import Options
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
+from broadsheet.spark.source_options import KNOWN
 from broadsheet.spark.subscription import Subscription, not_existing, of_each, of_each_that_exists
 from broadsheet.spark.worker import freeze_once
 
-KNOWN: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **TARGET_OPTIONS,
-        "journals": "Names of journals, separated by commas. This option, `subscribePattern` or `selector` "
-        f"is required. Create the journals with label `{FRAMING_LABEL}={Kind.JSON_LINES.value}` or "
-        f"`{Kind.FIXED.value}`: without it each worker begins to read a journal at its begin.",
-        "subscribePattern": "A regular expression (Python's `re`). The journals whose whole name it matches "
-        "are read. One that is created later is taken up by the next batch, from its begin.",
-        "selector": "A condition on labels, as `journals list --selector` has it, for example "
-        "`topic=clicks,env in (eu, us)`. The journals that meet it are read, also those that are created "
-        "later. One that does not meet it any more keeps its position.",
-        "schema": "The columns to parse from each message, as DDL. Without it there are only the meta "
-        "columns.",
-        "metaColumn": "The name of a struct column that holds the meta columns. Without it they are columns "
-        "of their own, and a field of a message that is named like one of them cannot be read.",
-        "startingOffsets": "Where a new query begins: `earliest` (the default), or a JSON object that gives "
-        "a byte offset for each journal.",
-        "endingOffsets": "Where a batch read ends: `latest` (the default), or a JSON object that gives a "
-        "byte offset for journals; the others are read to their ends. A message belongs to the span that "
-        "holds its last byte, or that of its acknowledgement. Not for streams.",
-        "startingInsideFrame": "What to do if a starting offset is inside a frame: `fail` (the default), or "
-        "`next`: begin at the next frame, with a warning.",
-        "maxBytesPerTrigger": "How many bytes of journals one micro-batch reads at most, and at least one of "
-        "each journal that has new ones; 0 (the default) for all. Messages whose acknowledgement is read "
-        "become rows wherever they lie. There is no limit in messages (ADR 0204).",
-        "failOnDataLoss": "What to do if bytes that the query was to read are gone, because a journal was "
-        "deleted, or deleted and made again: `true` (the default) ends the query, `false` goes on without "
-        "them, counts them, and reads the journal that has the name now from its begin.",
-        "maxReplayMemory": "How many bytes of messages from before a block of the journal are in memory at "
-        f"once; {REPLAY_BYTES_MAX} by default. With more of them the source reads more often; the order of "
-        "the rows stays the same.",
-        "malformed": "What to do with a message that does not parse: `fail` (the default) ends the query, "
-        "`drop` leaves it out and reports how many, `keep` gives a row of nulls whose column `malformed` is "
-        "true.",
-        "readCommitted": "`true` (the default): a message appears once it is acknowledged. "
-        "`false`: all messages appear, in the order of the journal. A checkpoint keeps the value that it was "
-        "written with.",
-        "tasks": "Into how many tasks a batch is cut at most; 0 (the default) for one per core of the "
-        "driver. Tasks are cut at index points, which are up to 16 MiB apart.",
-        "minPartitions": "Into how many tasks a batch is cut at least, at any byte if need be; 0 (the "
-        "default) for no such minimum. A task that begins between index points also reads what lies before "
-        "it from the last one on, up to 16 MiB.",
-    }
-)
-"""The options of the source."""
 UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
 """So many bytes behind the last index point of a journal an operator is told."""
 
@@ -183,20 +139,20 @@ class Sources:
         infos = self.subscription.infos(self.target)
         if absent := [name for name in self.subscription.names if name not in infos]:
             raise not_existing(absent)
-        positions = starting(self.starting, {name: info.create_revision for name, info in infos.items()})
+        heads = of_each_that_exists(head, self.target, infos)
+        positions = starting(self.starting, heads)
         if above := [n for n, at in positions.items() if end and n in end and at.offset > end[n].offset]:
             raise ConfigError(
                 f"startingOffsets is above endingOffsets for {above}: let each read end where it begins, or "
                 "after that"
             )
-        explicit = [name for name, position in positions.items() if position.offset]
-        heads = of_each_that_exists(head, self.target, explicit)
+        explicit = [name for name, position in positions.items() if position.offset > position.begin]
 
         def begin(name: str) -> int:
             framing = framing_of(infos[name].spec) or JSON_LINES
             return self._frame_begin(name, positions[name], heads[name].offset, framing)
 
-        begins = of_each(begin, heads)
+        begins = of_each(begin, explicit)
         return positions | {name: positions[name]._replace(offset=at) for name, at in begins.items()}
 
     def _frame_begin(self, journal: str, position: Position, head: int, framing: Framing) -> int:
@@ -231,11 +187,12 @@ class Sources:
         """`begin` without the journals that are gone, which `heads` do not have or have another life of.
 
         A journal that the options do not name now keeps its position. If it is named again, the query goes on
-        from there.
+        from there. One that is named anew is read from its begin, and so is one that begins behind where the
+        query stands.
 
         Raises:
-            LocalProtocolError: a journal is gone and option `failOnDataLoss` is true, or a journal ends below
-                where the query has read.
+            LocalProtocolError: a journal is gone, or what the query was to read of it, and option
+                `failOnDataLoss` is true; or a journal ends below where the query has read.
             ConfigError: a journal that is named anew does not exist, and `failOnDataLoss` is true.
         """
         absent = [n for n in self.subscription.names if n not in heads and n not in begin]
@@ -253,9 +210,12 @@ class Sources:
                     f"{position.offset}): the node has another data directory, or lost bytes. Point the "
                     "query at the node that it read from, or begin with a new checkpoint"
                 )
+            elif name in heads and position.offset < heads[name].begin:
+                self.losses.of_begin(name, position, heads[name].begin)
+                del followed[name]
             elif name in missing and name not in standing:
                 self.losses.of_journal(name, followed.pop(name), None)
-        return followed
+        return {name: at_begin(at) for name, at in heads.items()} | followed
 
     def points(self, names: Iterable[str]) -> dict[str, Sequence[int]]:
         """The index points of each journal that exists, ascending."""
@@ -271,17 +231,19 @@ class Sources:
             if start[name].create_revision != end[name].create_revision:
                 self.losses.of_journal(name, start[name], end[name].create_revision)
         start = alive(start, end)
-        moved = {name: at for name, at in end.items() if at.offset > _begin(start, name)}
+        end = self._left(start, end)
+        start = alive(start, end)
+        moved = {name: at for name, at in end.items() if at.offset > start[name].offset}
         infos = of_each_that_exists(SyncJournals.get, self.target, moved)
         for name, at in list(moved.items()):
             now = infos[name].create_revision if name in infos else None
             if now != at.create_revision:
-                self.losses.of_journal(name, at, now, size=at.offset - _begin(start, name))
+                self.losses.of_journal(name, at, now, size=at.offset - start[name].offset)
                 del moved[name]
         framings = {name: framing_of(infos[name].spec) or JSON_LINES for name in moved}
         points = self.points(moved)
         for name in points:
-            self._tell_unindexed(name, _begin(start, name), points[name])
+            self._tell_unindexed(name, start[name].offset, points[name])
         groups = tasks(start, moved, points, self.task_count)
         if len(groups) < self.task_count_min:
             groups = equal_tasks(start, moved, self.task_count_min)
@@ -294,6 +256,19 @@ class Sources:
             )
             for spans in groups
         ]
+
+    def _left(self, start: Positions, end: Positions) -> Positions:
+        """`end` with the begins of today, if the query goes on without what was removed meanwhile."""
+        if self.losses.is_fatal:
+            return end  # A task that needs it ends the query.
+        moved = [name for name, at in end.items() if at.offset > start[name].offset]
+        left = dict(end)
+        for name, now in of_each_that_exists(head, self.target, moved).items():
+            if now.create_revision == end[name].create_revision and now.begin > end[name].begin:
+                if now.begin > start[name].offset:
+                    self.losses.of_begin(name, start[name], min(now.begin, end[name].offset))
+                left[name] = end[name]._replace(begin=now.begin)
+        return left
 
     def _tell_unindexed(self, name: str, begin: int, points: Sequence[int]) -> None:
         """Tell once if every batch reads much that lies before it, because index points end there."""
@@ -331,8 +306,19 @@ class Sources:
         try:
             revision = end.create_revision
             yield from read_span(
-                self.target, framing, span, shape, create_revision=revision, base=base, kept=_kept
+                self.target,
+                framing,
+                span,
+                shape,
+                create_revision=revision,
+                journal_begin=end.begin,
+                base=base,
+                kept=_kept,
             )
+        except Trimmed as error:
+            if self.losses.is_fatal:
+                self.losses.tell(str(error), size=None)
+            raise  # The batch is planned again, without what was removed meanwhile.
         except NotFound:
             found = of_each_that_exists(SyncJournals.get, self.target, [span.journal])
             now = found[span.journal].create_revision if found else None
@@ -341,10 +327,6 @@ class Sources:
             self.losses.of_journal(
                 span.journal, end._replace(offset=span.end), now, size=span.end - span.begin
             )
-
-
-def _begin(start: Positions, name: str) -> int:
-    return start[name].offset if name in start else 0
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
@@ -390,10 +372,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         heads = self.bounds if self.bounds is not None else self.sources.heads()
         begin = self.sources.followed(self._decoded(start), heads)
         self.seen = heads
-        if not isinstance(limit, ReadMaxBytes):
-            return self._encoded(begin | heads)
-        moved = [name for name in heads if heads[name].offset > _begin(begin, name)]
-        return self._encoded(begin | limited(begin, heads, self.sources.points(moved), limit.max_bytes))
+        ends = {name: at._replace(begin=begin[name].begin) for name, at in heads.items()}
+        if isinstance(limit, ReadMaxBytes):
+            moved = [name for name in ends if ends[name].offset > begin[name].offset]
+            ends = limited(begin, ends, self.sources.points(moved), limit.max_bytes)
+        return self._encoded(begin | ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
         """The committed ends, from which Spark's progress reports compute the lag.
