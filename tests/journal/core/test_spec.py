@@ -4,11 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from broadsheet.base.time import SECOND, Duration
-from broadsheet.base.types import JournalName
+from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument
+from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, validate_spec
 
 SPEC = JournalSpec(name=JournalName("logs/web"), labels={"content-type": "application/x-ndjson"})
+
+STORED = Fragment(ByteOffset(0), ByteOffset(2_000), bytes(20), Codec.ZSTANDARD).name
+"""A directory of this name in the store keeps the fragment out for ever."""
 
 
 def test_a_legal_spec_is_itself() -> None:
@@ -22,6 +26,9 @@ def test_a_legal_spec_is_itself() -> None:
         (replace(SPEC, name=JournalName("logs//web")), "logs//web"),
         (replace(SPEC, name=JournalName(".broadsheet/x")), "which stores use themselves"),
         (replace(SPEC, name=JournalName(".partial/x")), "which stores use themselves"),
+        (replace(SPEC, name=JournalName(f"logs/web/{STORED}")), "the name of a fragment's file"),
+        (replace(SPEC, name=JournalName(f"logs/{STORED.upper()}/x")), "the name of a fragment's file"),
+        (replace(SPEC, name=JournalName(f"logs/web/{16 * '0'}-{8 * 'f'}.index")), "a fragment's file"),
         (replace(SPEC, fragment=FragmentSpec(length=1)), "1024 to"),
         (replace(SPEC, fragment=FragmentSpec(length=(1 << 30) + 1)), "to 1073741824 bytes"),
         (replace(SPEC, fragment=FragmentSpec(flush_interval=Duration(59 * SECOND))), "0, or a minute to 366"),

@@ -6,6 +6,7 @@ not know where a journal is or what it contains. Source: journals.1, journals.13
 node.5; access.7, access.8.
 """
 
+import re
 from typing import Annotated, Final
 
 import msgspec
@@ -29,6 +30,9 @@ RETENTION_MAX: Final = Duration(36_600 * DAY)
 RETAINED_BYTES_MAX: Final = 1 << 62
 SIDE_DIRECTORY: Final = ".broadsheet"
 """The directory of a store for index files, beside those of the journals (journals.25)."""
+
+_STORED: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f-]+\.[a-z]+", re.IGNORECASE)
+"""The names of fragments, and of side files."""
 
 FRAMING_LABEL: Final = "broadsheet.dev/framing"
 DURABILITY_LABEL: Final = "broadsheet.dev/durability"
@@ -75,6 +79,11 @@ def validate_name(name: str) -> JournalName:
     first = valid.split("/", 1)[0]
     if first in (SIDE_DIRECTORY, PARTIAL_SEGMENT):
         raise InvalidArgument(f"journal name {name!r} begins with {first}, which stores use themselves")
+    for segment in valid.split("/"):
+        if _STORED.fullmatch(segment):  # Its directory would stand where the fragment of another belongs.
+            raise InvalidArgument(
+                f"journal name {name!r} has a segment that is the name of a fragment's file"
+            )
     return valid
 
 
