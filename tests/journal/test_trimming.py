@@ -14,6 +14,7 @@ from broadsheet.journal.committed_reads import read, read_chunk
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import COMMITS_BYTES, Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, validate_spec
+from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.trimming import RETRY, Trim, offset_at
@@ -380,6 +381,29 @@ async def test_all_that_ask_for_an_offset_at_once_share_what_was_made_of_one_lis
         found = await asyncio.gather(*(replica.store.stored_times(NAME) for _ in range(100)))
         assert all(each is found[0] for each in found)
         assert await replica.store.stored_times(NAME) is not found[0]
+
+
+async def test_a_retention_that_was_taken_back_while_the_store_listed_removes_nothing() -> None:
+    """Whoever ended it had the answer that it had ended, and lost content by the former one (journals.32)."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 6)
+        listing, is_asked, go_on = world.shelf.list, asyncio.Event(), asyncio.Event()
+
+        async def slow(prefix: str) -> Sequence[Stored]:
+            is_asked.set()
+            await go_on.wait()
+            return await listing(prefix)
+
+        world.shelf.list = slow  # type: ignore[method-assign]
+        await node.broker.alter(NAME, None, SpecChange(retained_bytes=KIB))
+        await is_asked.wait()
+        await node.broker.alter(NAME, None, SpecChange(retained_bytes=3 * PIECE))
+        go_on.set()
+        await until(lambda: replica.begin > 0)
+        assert replica.begin == 3 * PIECE
+        assert (await node.content())[1] == pieces(3, 6)
 
 
 async def test_of_trims_whose_callers_have_left_one_is_left_behind() -> None:

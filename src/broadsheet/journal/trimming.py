@@ -185,7 +185,11 @@ class Trimming:
         is_time = self._old_at is None or self._replica.context.time.wall() >= self._old_at
         if spec.retention and is_time:
             below = max(below, await self._by_age(spec.retention))
-        if (await self._trimmed(below)).begin < below and self._old_at is not None:
+
+        def is_wanted() -> bool:
+            return self._replica.info.spec.fragment == spec
+
+        if (await self._trimmed(below, is_wanted)).begin < below and self._old_at is not None:
             soon = WallTime(self._replica.context.time.wall() + KEPT_PAUSE)
             self._old_at = min(self._old_at, soon)  # As the newest fragment of an idle journal.
 
@@ -199,13 +203,14 @@ class Trimming:
         self._old_at = WallTime(max(min(young, default=now) + age, now + RETRY))
         return below
 
-    async def _trimmed(self, below: ByteOffset) -> Trim:
+    async def _trimmed(self, below: ByteOffset, is_wanted: Callable[[], bool] = lambda: True) -> Trim:
+        """Remove what ends at or below an offset, unless it is unwanted once the store has listed."""
         replica = self._replica
         async with self._turn:
             end, kept = await self._removable(below)
             end = max(end, self._left_below)
             if end:
-                await self._remove(end)
+                await self._remove(end, is_wanted)
                 self._left_below = ByteOffset(0)
         return Trim(replica.begin, kept if replica.begin < min(below, replica.end) else "")
 
@@ -248,10 +253,12 @@ class Trimming:
         found = [needed_from(each) for each in (registers, self._replica.pipeline.committed_registers)]
         return min((each for each in found if each is not None), default=None)
 
-    async def _remove(self, end: ByteOffset) -> None:
+    async def _remove(self, end: ByteOffset, is_wanted: Callable[[], bool]) -> None:
         """Remove every fragment that ends at or below `end`, and the producer indexes below it."""
         replica = self._replica
         listed = await replica.store.listed(replica.name)
+        if not is_wanted():
+            end = self._left_below
         doomed = sorted((each.fragment for each in listed if each.fragment.end <= end), key=_by_end)
         if not replica.is_closed:
             self._left_below = end
