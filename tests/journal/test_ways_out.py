@@ -1,6 +1,7 @@
 """Remedies: an operator sees what a journal lost, accepts it, and the journal goes on. No byte is deleted."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import subprocess
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 import broadsheet
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
-from broadsheet.errors import InvalidArgument, SpanForgotten, Status, StoreUnhealthy, Unknown
+from broadsheet.errors import InvalidArgument, ShuttingDown, SpanForgotten, Status, StoreUnhealthy, Unknown
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.seal import Lost
@@ -492,6 +493,23 @@ async def test_what_is_acknowledged_while_a_loss_is_accepted_stays() -> None:
     assert not crashes
 
 
+async def test_a_node_that_stops_while_a_loss_is_accepted_ends_as_ever() -> None:
+    """It ended as if a bug of its own had been found, and who had asked was not answered."""
+    disk, crashes = await lived(is_vouched=True), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
+        await node.keyspace.transact([], [Delete(registers_key(NAME))])
+    disk.state.locks.clear()
+    for turns in range(20):
+        async with running(copy_of(disk), Shelf(None, {}), seed=3, crashes=crashes) as node:
+            await node.broker.replica(NAME)
+            accepting = asyncio.create_task(accept(node, may_act=True))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        with contextlib.suppress(ShuttingDown, Unknown):
+            assert (await asyncio.wait_for(accepting, 5)).are_registers_lost
+        assert not crashes, f"after {turns} turns"
+
+
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(  # Our own command.
         [sys.executable, "-m", "broadsheet", *arguments], capture_output=True, text=True, check=False
@@ -526,7 +544,7 @@ async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Pa
         assert (found.returncode, json.loads(found.stdout)["is_done"]) == (0, True), found
         async with broadsheet.connect(node.address) as client:
             assert (await client.journals.append("out/a", b"on")).begin == len(CONTENT)
-            read = command("journals", "read", "out/a", *at).stderr
+            read = command("journals", "read", "out/a", "--offset", "0", *at).stderr
             assert f"no fragment has offset 0; the next that can be read is {len(CONTENT)}\n" in read
             assert (await client.journals.reset_head("out/b", head=1000, may_act=True)).head == 1000
             assert (await client.journals.append("out/b", b"on")).begin == 1000

@@ -1,10 +1,12 @@
 """No task outlives its scope, and none fails unheard."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from broadsheet.runtime.scope import Scope, to_the_end
+from broadsheet.errors import ShuttingDown
+from broadsheet.runtime.scope import Scope, carried, to_the_end
 
 
 def unexpected(error: BaseException) -> None:
@@ -136,6 +138,25 @@ async def test_a_closed_scope_takes_no_task() -> None:
     await scope.close()
     with pytest.raises(AssertionError, match="scope node is closed: cannot start task"):
         scope.spawn(forever([], "task"), name="task")
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_a_caller_whose_carried_work_is_cut_off_is_told_so(turns: int) -> None:
+    """It waited for ever if the scope closed before the task had begun."""
+    scope = Scope("node", crash=unexpected)
+    calling = asyncio.create_task(
+        carried(
+            forever([], "work"),
+            partial(scope.spawn, name="work"),
+            cut_off=lambda: ShuttingDown("the node shuts down"),
+        )
+    )
+    await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await scope.close()
+    with pytest.raises(ShuttingDown):
+        await asyncio.wait_for(calling, 5)
 
 
 async def test_work_that_must_not_stop_half_way_ends_before_its_cancelled_caller() -> None:

@@ -424,7 +424,8 @@ class Broker:
                     slot.housekeeping = None
                 return await accept(replica, self._keys(replica.info), head=head, doubted=doubted)
         finally:
-            self._context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
+            if not self._context.scope.is_closed:  # The node shuts down: the next start opens it.
+                self._context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
 
     async def close(self) -> None:
         """Answer every caller and close every journal. The role closes the log after this."""

@@ -131,8 +131,9 @@ class Trimming:
                     f" removed: {failed}; repeat the call when it answers"
                 ) from failed
 
-        def spawn(work: Coroutine[Any, Any, None]) -> None:
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
             self._asked = self._spawn(work, f"trim.{name}")
+            return self._asked
 
         return await carried(work(), spawn, cut_off=lambda: ShuttingDown(f"journal {name} was closed"))
 

@@ -133,33 +133,31 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 async def carried(
     work: Coroutine[Any, Any, T],
-    spawn: Callable[[Coroutine[Any, Any, None]], object],
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     *,
     cut_off: Callable[[], BroadsheetError],
 ) -> T:
     """Run `work` as a task that `spawn` begins; it goes on if the caller is cancelled, who does not wait.
 
     Raises:
-        BroadsheetError: raised by `work`; or that of `cut_off`, if the task was cancelled.
+        BroadsheetError: raised by `work`; or that of `cut_off`, if the task was cancelled or has failed.
     """
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     async def carry() -> None:
-        error: BroadsheetError | None = None
         try:
             outcome = await work
-        except BroadsheetError as refused:
-            error = refused
-        except asyncio.CancelledError:
-            if not result.done():
-                result.set_exception(cut_off())
-            raise
-        if result.done():
-            return  # The caller was cancelled.
-        if error is not None:
-            result.set_exception(error)
+        except BroadsheetError as error:
+            if not result.done():  # Otherwise the caller was cancelled.
+                result.set_exception(error)
         else:
-            result.set_result(outcome)
+            if not result.done():
+                result.set_result(outcome)
 
-    spawn(carry())
+    def ended(_task: asyncio.Task[None]) -> None:
+        work.close()  # It never began if the task was cancelled at once.
+        if not result.done():
+            result.set_exception(cut_off())
+
+    spawn(carry()).add_done_callback(ended)
     return await result
