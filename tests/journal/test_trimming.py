@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_ke
 from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.trimming import RETRY, Trim, offset_at
 from broadsheet.keyspace.core.transaction import Delete
 from simulator.disk import SimDisk
@@ -319,6 +320,33 @@ async def test_a_retention_in_time_removes_what_was_stored_longer_ago() -> None:
         world.clock.advance(Duration(20 * MINUTE))
         await until(lambda: replica.begin >= 4 * PIECE)
         assert (await node.content())[1] == pieces(replica.begin // PIECE, 7)
+
+
+class Walked(list[SpoolFile]):
+    """Closed spool files that note each walk over all of them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[SpoolFile]:
+        self.walks += 1
+        return super().__iter__()
+
+
+async def test_a_retention_walks_over_no_closed_files_after_each_upload() -> None:
+    """A store that was down leaves 65,536: to walk over them held the loop for milliseconds, for each one."""
+    world = World()
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=KIB, retained_bytes=3 * PIECE))
+    async with world.node(is_last=True) as node:
+        await node.broker.create(spec)
+        replica = await filled(node, 7)
+        await until(lambda: replica.begin >= 3 * PIECE)
+        replica.closed = closed = Walked(replica.closed)
+        trimming = await node.broker.trimming(NAME)
+        for _ in range(10):
+            trimming.consider()
+            await _idle()
+        await trimming.trim(ByteOffset(1 << 40))
+        assert closed.walks == 0
 
 
 async def test_the_open_fragment_of_a_slow_journal_is_closed_so_that_it_can_get_too_old() -> None:

@@ -137,9 +137,14 @@ class Trimming:
 
         return await carried(work(), spawn, cut_off=lambda: ShuttingDown(f"journal {name} was closed"))
 
+    @property
+    def _has_stopped(self) -> bool:
+        """Without a walk over the closed files, which may be 65,536: this is asked after each upload."""
+        return self._replica.context.troubles.has_stopped(self._replica)
+
     def _is_due(self) -> bool:
         replica, spec = self._replica, self._replica.info.spec.fragment
-        if not (spec.retention or spec.retained_bytes) or not replica.is_listed or replica.has_stopped:
+        if not (spec.retention or spec.retained_bytes) or not replica.is_listed or self._has_stopped:
             return False
         now = replica.context.time.wall()
         if spec.retention and (self._old_at is None or now >= self._old_at):
@@ -220,8 +225,9 @@ class Trimming:
         replica = self._replica
         if replica.is_closed:
             raise ShuttingDown(f"journal {replica.name} was closed")
-        why = replica.stop_reason or replica.log_fault or replica.damage
-        why = why or disagreement(replica.index.first_conflict())
+        why = disagreement(replica.index.first_conflict())
+        if self._has_stopped:
+            why = replica.stop_reason or replica.log_fault or replica.damage or why
         if why or not replica.may_upload:
             why = why or silent(replica.store.silence)
             raise StoreUnhealthy(f"journal {replica.name}: nothing of it is removed now: {why}")
