@@ -5,12 +5,14 @@ import errno
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from broadsheet.base.time import SECOND, Duration, WallTime
-from broadsheet.base.types import ByteOffset
+from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument, RegistersUnknown, Status, StoreUnhealthy, Trimmed
 from broadsheet.journal.committed_reads import read, read_chunk
+from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import COMMITS_BYTES, Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, validate_spec
@@ -22,7 +24,7 @@ from broadsheet.journal.trimming import RETRY, Trim, offset_at
 from broadsheet.keyspace.core.transaction import Delete
 from simulator.disk import SimDisk
 from simulator.journalnode import Stored, status_of
-from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, _idle, running
+from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, _idle, running
 from tests.journal.test_damage import copy_of, flip
 from tests.journal.test_healing import until as eventually
 from tests.journal.test_unreadable_spool import checkpointed
@@ -72,18 +74,22 @@ class World:
         self._starts = 0
 
     @asynccontextmanager
-    async def node(self, *, is_last: bool = False) -> AsyncIterator[Running]:
+    async def node(
+        self, *, is_last: bool = False, config: JournalsConfig = JOURNALS
+    ) -> AsyncIterator[Running]:
         self._starts += 1
         async with running(
-            self.disk, self.shelf, seed=self._starts, crashes=self.crashes, is_last=is_last
+            self.disk, self.shelf, seed=self._starts, crashes=self.crashes, is_last=is_last, config=config
         ) as node:
             node.broker._context.time = node.broker._context.timers = self.clock
             yield node
         assert not self.crashes
 
 
-async def append(node: Running, number: int, condition: Condition | None = None) -> bytes:
-    replica = await node.broker.replica(NAME)
+async def append(
+    node: Running, number: int, condition: Condition | None = None, *, name: JournalName = NAME
+) -> bytes:
+    replica = await node.broker.replica(name)
     content = bytes([number]) * PIECE
     run = UnaryAppend(content)
     replica.deliver(Submitted(run=run, count=1, length=PIECE, condition=condition))
@@ -432,6 +438,33 @@ async def test_a_retention_that_was_taken_back_while_the_store_listed_removes_no
         await until(lambda: replica.begin > 0)
         assert replica.begin == 3 * PIECE
         assert (await node.content())[1] == pieces(3, 6)
+
+
+async def test_between_two_removals_of_one_journal_others_store_their_fragments() -> None:
+    """Two journals with 100,000 fragments to remove let nobody else store any for minutes (access.6)."""
+    world, other = World(), JournalName("crash/other")
+    config = msgspec.structs.replace(JOURNALS, uploads_max=1)
+    async with world.node(is_last=True, config=config) as node:
+        await node.broker.create(SPEC)
+        await node.broker.create(JournalSpec(name=other, fragment=FragmentSpec(length=KIB)))
+        await filled(node, 6)
+        deleting, is_asked, go_on = world.shelf.delete, asyncio.Event(), asyncio.Event()
+        left: list[int] = []
+
+        async def slow(name: str) -> None:
+            is_asked.set()
+            await go_on.wait()
+            left.append(sum(each.startswith(other) for each in world.shelf.objects))
+            await deleting(name)
+
+        world.shelf.delete = slow  # type: ignore[method-assign]
+        await node.broker.alter(NAME, None, SpecChange(retained_bytes=KIB))
+        await is_asked.wait()
+        for number in range(2):
+            await append(node, number, name=other)
+        go_on.set()
+        await until(lambda: len(left) == 4)
+        assert left == [0, 1, 1, 1]
 
 
 async def test_of_trims_whose_callers_have_left_one_is_left_behind() -> None:

@@ -11,7 +11,7 @@ Source: journals.10, journals.15, journals.29, journals.32; ADR 0211.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ from broadsheet.errors import BroadsheetError, RegistersUnknown, ShuttingDown, S
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.registers import needed_from
 from broadsheet.journal.core.stored_times import NEVER, StoredTimes
+from broadsheet.journal.fragments import StoredAt
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import disagreement, registers_lost, silent
 from broadsheet.journal.replica import Replica
@@ -62,7 +63,8 @@ class Trimming:
 
         Args:
             named_from: the begin of the first stored fragment that the log still names; None: it names none.
-            uploading: bounds the work of the node on this store, so that readers get their turn.
+            uploading: bounds the uploads, listings and removals of the node on this store at a time, so that
+                readers get their turn. It is held for one of them, so that other journals get theirs.
             spawn: runs a task that a deletion of the journal waits for.
         """
         self._replica, self._indexing, self._named_from, self._spawn = replica, indexing, named_from, spawn
@@ -178,8 +180,7 @@ class Trimming:
         try:
             while self._is_asked and not self._replica.is_closed:
                 self._is_asked = False
-                async with self._uploading:
-                    await self._retain_once()
+                await self._retain_once()
         except (OSError, BroadsheetError):
             pass  # The store is down, or the journal is stopped: both are told elsewhere.
         finally:
@@ -202,12 +203,16 @@ class Trimming:
     async def _by_age(self, age: Duration) -> ByteOffset:
         """Below this offset every fragment was stored longer than `age` ago."""
         now = self._replica.context.time.wall()
-        listed = await self._replica.store.listed(self._replica.name)
+        listed = await self._listed()
         times = await self._replica.context.disk.run(partial(StoredTimes, listed))
         below = times.before(WallTime(now - age))
         young = [each.modified for each in listed if each.fragment.end > below and each.modified > 0]
         self._old_at = WallTime(max(min(young, default=now) + age, now + RETRY))
         return below
+
+    async def _listed(self) -> Sequence[StoredAt]:
+        async with self._uploading:
+            return await self._replica.store.listed(self._replica.name)
 
     async def _trimmed(self, below: ByteOffset, is_wanted: Callable[[], bool] = lambda: True) -> Trim:
         """Remove what ends at or below an offset, unless it is unwanted once the store has listed."""
@@ -263,7 +268,7 @@ class Trimming:
     async def _remove(self, end: ByteOffset, is_wanted: Callable[[], bool]) -> None:
         """Remove every fragment that ends at or below `end`, and the producer indexes below it."""
         replica = self._replica
-        listed = await replica.store.listed(replica.name)
+        listed = await self._listed()
         if not is_wanted():
             end = self._left_below
         doomed = sorted((each.fragment for each in listed if each.fragment.end <= end), key=_by_end)
@@ -273,11 +278,12 @@ class Trimming:
             replica.store.let_go(replica.name, doomed)
             replica.store.forget_damage(replica.name, below=end)  # Also of what is gone from the store.
         for fragment in doomed:
-            if replica.is_closed:  # A later journal of the name may store the same content.
-                raise ShuttingDown(f"journal {replica.name} was closed")
-            passed("journal.trim.before_delete")
-            await replica.store.delete(replica.name, fragment)
-            passed("journal.trim.after_delete")
+            async with self._uploading:  # For each: of 100,000 others would wait for minutes.
+                if replica.is_closed:  # A later journal of the name may store the same content.
+                    raise ShuttingDown(f"journal {replica.name} was closed")
+                passed("journal.trim.before_delete")
+                await replica.store.delete(replica.name, fragment)
+                passed("journal.trim.after_delete")
         await self._indexing.forget_below(end)
 
 
