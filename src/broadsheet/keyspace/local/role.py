@@ -40,11 +40,12 @@ LOG_DIRECTORY: Final = "keyspace/log"
 GAUGES: Final = {
     "revision": "Key space: the revision of its last change.",
     "keys": "Key space: how many keys it has.",
-    "held_bytes": "Key space: bytes of keys and values that it holds in memory, of `keyspace.map_bytes_max`.",
+    "held_bytes": "Key space: bytes of keys and values that it holds in memory, of "
+    "`keyspace.limits.map_bytes_max`.",
 }
 """The numbers of the role's status that are metrics."""
 MAP_TENTHS_MAX: Final = 9
-"""Above so many tenths of `keyspace.map_bytes_max` the map is told as nearly full."""
+"""Above so many tenths of `keyspace.limits.map_bytes_max` the map is told as nearly full."""
 
 
 class KeyspaceRole:
