@@ -14,7 +14,8 @@ _IN_BYTES: Final = (
     "of messages times their mean length"
 )
 _BY_TIME: Final = (
-    "journals are not searched by time: give startingOffsets or endingOffsets, JSON of journal to byte offset"
+    "give startingOffsets or endingOffsets, JSON of journal to byte offset: `journals.offset_at` of a client "
+    "tells an offset for a time, which may be inside a frame (startingInsideFrame)"
 )
 _TRIGGER: Final = "a batch takes what is there when it begins: give the query a trigger with processingTime"
 _HEADERS: Final = "a message has no headers: let them be fields of it"
