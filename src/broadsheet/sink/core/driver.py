@@ -5,10 +5,9 @@ tells the machine that the call was answered, refused, or lost: a lost call may 
 later. The machine repeats a lost call after a pause, for `patience` in all, if a repetition does no harm.
 After a lost append under a condition it reads the registers again and decides again.
     IDLE --StartAsked--> FENCING [--a batch is committed--> REDOING] --> IDLE
-    IDLE --PlanAsked--> READING --> IDLE
     IDLE --CommitAsked--> DECIDING --> ACKNOWLEDGING [--lost answer--> REDOING] --> IDLE
                           DECIDING --the batch is found committed--> REDOING --> IDLE
-    IDLE --AbortAsked--> ABORTING --> IDLE
+    IDLE --PlanAsked--> READING --> IDLE; IDLE --AbortAsked--> ABORTING --> IDLE
 FENCING makes every later append of an older author fail. DECIDING is one append at an explicit offset under
 a check of all registers. REDOING appends acknowledgements that may have been appended before, and therefore
 retires their producers first. ABORTING appends nothing.
@@ -102,8 +101,7 @@ class State(Enum):
 
 
 Outcome = SinkRegisters | BatchPlan | None
-"""The result of an operation: START gives the standing, COMMIT the last one that it read, PLAN a plan, ABORT
-None."""
+"""The result of an operation: START and COMMIT give the last standing they read, PLAN a plan, ABORT None."""
 T = TypeVar("T")
 Steps = Generator[Call | None, Answer | None, T]
 """A part of an operation. It yields a call and is sent its answer; it yields None for a pause."""
