@@ -11,7 +11,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.sink.core.records import Fence
-from broadsheet.spark.checkpoint import COMMITS_FILE, Commits, keep_to, refuse_unreadable
+from broadsheet.spark.application import place
+from broadsheet.spark.checkpoint import COMMITS_FILE, Commits, keep_to, query_of, refuse_unreadable
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 from broadsheet.spark.sink import Done, SinkWriter
@@ -43,6 +44,25 @@ def test_the_first_batch_is_not_committed_again_in_another_commit_journal(node: 
         with pytest.raises(LocalProtocolError, match="startingOffsets"):
             commit_first_batch(node.address, tmp_path, "check/commits", "d")
         assert client.journals.registers("check/commits").values["batch"] == "-1"
+
+
+def test_a_start_over_the_commit_journal_of_another_ends_nobody(node: Any, tmp_path: Path) -> None:
+    """Its first task was refused, after the fence had ended the run whose journal it is."""
+    (tmp_path / "metadata").write_text('{"id":"q-1"}')
+    assert (query_of(str(tmp_path)), query_of(str(tmp_path / "none"))) == ("q-1", "")
+    asked: Any = {"address": node.address, "token": "", "patience_s": 30}
+    with connect_sync(node.address) as client:
+        client.journals.create("check/messages")
+        with client.publisher("check/theirs") as publisher:
+            for number in range(2):
+                with publisher.transaction() as transaction:
+                    transaction.publish("check/messages", {"n": number})
+                for query in ("", "q-1"):
+                    with pytest.raises(LocalProtocolError, match=r"belongs to query broadsheet.publisher"):
+                        place(Fence("f"), commit_journal="check/theirs", query=query, **asked)
+        CommitJournal(Target(node.address), "check/ours").begin(Fence("a"))
+        place(Fence("b"), commit_journal="check/ours", query="q-1", **asked)
+        assert client.journals.registers("check/ours").values["author"] == "b"
 
 
 def test_what_a_crash_cut_off_was_followed_by_no_commit(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
 from broadsheet.client_sync import connect_sync
-from broadsheet.errors import ConfigError
+from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.framing import FIXED, JSON_LINES
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
@@ -29,8 +29,11 @@ def test_a_deleted_checkpoint_fails_loudly(node: Any, spark: Any, tmp_path: Path
     finish(spark, case.plan)
     shutil.rmtree(case.plan["checkpoint"])
 
-    with pytest.raises(Exception, match="belongs to query"):
-        start_query(spark, case.plan).awaitTermination()
+    with connect_sync(node.address) as client:
+        before = client.journals.registers("sink/deleted/commits").values
+        with pytest.raises(LocalProtocolError, match=r"belongs to query .*, not a new one"):
+            start_query(spark, case.plan)
+        assert client.journals.registers("sink/deleted/commits").values == before, "a run of it goes on"
     assert case.committed() == ALL
 
 

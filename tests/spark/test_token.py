@@ -37,7 +37,7 @@ def test_the_token_of_the_environment_is_taken(tmp_path: Path, monkeypatch: pyte
 
             given = read_stream_options(address=node.address, journals=[JOURNAL], latest=True)
             assert json.loads(given["startingOffsets"]) == {JOURNAL: 3}
-            place(Fence("f"), address=node.address, commit_journal=COMMITS, token="", patience_s=30)
+            place(Fence("f"), address=node.address, commit_journal=COMMITS, token="", patience_s=30, query="")
             assert client.journals.registers(COMMITS).values["author"] == "f"
     finally:
         down(tmp_path / "data")

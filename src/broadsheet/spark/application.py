@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError
 from broadsheet.runtime.failpoints import passed
+from broadsheet.sink.core.history import refuse_other_query
 from broadsheet.sink.core.records import FENCE_BYTES, Fence
-from broadsheet.spark.checkpoint import refuse_unreadable
+from broadsheet.spark.checkpoint import query_of, refuse_unreadable
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import PATIENCE_S, Target, patiently, token_of
 from broadsheet.spark.subscription import OPTIONS, Subscription, not_existing
@@ -53,6 +54,7 @@ def start(
             type that cannot be written, or the checkpoint is where a commit cannot read it: no older run was
             ended. Or the commit journal holds data that no
             query wrote.
+        LocalProtocolError: the commit journal belongs to another query than the checkpoint: no run was ended.
     """
     from broadsheet.spark.foreach import Foreach
     from broadsheet.spark.sink import SinkWriter
@@ -70,27 +72,42 @@ def start(
     for options in given.sources:
         Sources(options)
     options = given.sink | {name.lower(): text for name, text in ours.items()}
+    query = ""
     if location := options.get("checkpointlocation"):
         options["checkpointlocation"] = found = qualified(writer, location)
         refuse_unreadable(found)
+        query = query_of(found)
         writer = writer.option("checkpointLocation", found)
     if foreach_batch is None:
         SinkWriter(options, given.schema)
     else:
         writer = writer.foreachBatch(Foreach(options, foreach_batch))
-    place(fence, address=address, commit_journal=commit_journal, token=token, patience_s=patience_s)
+    place(
+        fence, address=address, commit_journal=commit_journal, token=token, patience_s=patience_s, query=query
+    )
     passed("sink.start.end")
     if foreach_batch is None:
         writer = writer.format("broadsheet").options(**ours)
     return writer.start()
 
 
-def place(fence: Fence, *, address: str, commit_journal: str, token: str, patience_s: float) -> None:
-    """Let `fence` be the author of the commit journal, so that no older run commits; arguments as `start`."""
+def place(
+    fence: Fence, *, address: str, commit_journal: str, token: str, patience_s: float, query: str
+) -> None:
+    """Let `fence` be the author of the commit journal, so that no older run commits; arguments as `start`.
+
+    Args:
+        query: the id of the query; empty if Spark has not given it one yet.
+
+    Raises:
+        LocalProtocolError: the commit journal is another query's, or a publisher's, whose run goes on.
+    """
     target = Target(address, token_of(token), patience_s)
     client = patiently(lambda: connect_sync(address, target.token or None), patience_s)
     try:
-        CommitJournal(target, commit_journal, client.journals).begin(fence)
+        journal = CommitJournal(target, commit_journal, client.journals)
+        refuse_other_query(journal.standing().query, query, journal=commit_journal)
+        journal.begin(fence)
     finally:
         client.close()
 

@@ -87,6 +87,29 @@ def refuse_unreadable(checkpoint: str) -> None:
         ) from error
 
 
+class _Metadata(msgspec.Struct, frozen=True):
+    """The file in which Spark keeps whose checkpoint it is."""
+
+    id: str
+
+
+def query_of(checkpoint: str) -> str:
+    """The id of the query that a checkpoint belongs to; empty if Spark has not run one with it yet.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read.
+    """
+    try:
+        return msgspec.json.decode(_read(checkpoint, "metadata"), type=_Metadata).id
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ""  # Of a damaged one Spark says so itself.
+    except _FAILED as error:
+        raise ConfigError(
+            f"cannot read whose checkpoint {checkpoint!r} is: {error}. Give option checkpointLocation as a "
+            "path that this process can read"
+        ) from error
+
+
 class _Offset(msgspec.Struct, frozen=True):
     """Where our source stands in one journal, as `offsets.encoded` has it."""
 

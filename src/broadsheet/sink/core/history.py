@@ -22,7 +22,7 @@ OTHER_HISTORY: Final = (
 
 
 def refuse_other_query(owner: str, query: str, *, journal: str) -> None:
-    """Refuse a commit journal that belongs to another query: in each task, and at COMMIT.
+    """Refuse a commit journal that belongs to another query: before START, in each task, and at COMMIT.
 
     Args:
         owner: the query that the registers name; empty if no batch was ever committed.
@@ -32,7 +32,7 @@ def refuse_other_query(owner: str, query: str, *, journal: str) -> None:
     """
     if owner not in ("", query):
         raise LocalProtocolError(
-            f"commit journal {journal} belongs to query {owner}, not {query}: {OTHER_HISTORY}"
+            f"commit journal {journal} belongs to query {owner}, not {query or 'a new one'}: {OTHER_HISTORY}"
         )
 
 
