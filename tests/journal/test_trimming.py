@@ -45,12 +45,18 @@ class DatedShelf(Shelf):
         self.clock, self.dates = clock, dict[str, WallTime]()
         self.deletes_left: int | None = None
         """How many deletions it still takes; None: all."""
+        self.lists_left: int | None = None
+        """How many listings it still answers; None: all."""
 
     def at(self, _url: str) -> "DatedShelf":
         return self
 
     async def list(self, prefix: str) -> Sequence[Stored]:
         found = await super().list(prefix)
+        if self.lists_left is not None:
+            if not self.lists_left:
+                raise OSError(errno.EIO, "the store lists nothing")
+            self.lists_left -= 1
         for each in found:
             self.dates.setdefault(each.name, self.clock.wall())
         return [Stored(each.name, each.size_bytes, self.dates[each.name]) for each in found]
@@ -326,6 +332,24 @@ async def test_a_retention_in_time_removes_what_was_stored_longer_ago() -> None:
         world.clock.advance(Duration(20 * MINUTE))
         await until(lambda: replica.begin >= 4 * PIECE)
         assert (await node.content())[1] == pieces(replica.begin // PIECE, 7)
+
+
+async def test_a_retention_that_a_store_cut_short_is_tried_again_soon() -> None:
+    """It had noted when the next fragment is old enough: what was old stayed for a second time so long."""
+    world = World()
+    world.clock.at = type(world.clock.at)(10_000 * 600 * SECOND)
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=KIB, retention=Duration(100 * MINUTE)))
+    async with world.node(is_last=True) as node:
+        await node.broker.create(spec)
+        replica = await filled(node, 4)
+        await world.shelf.list("")
+        world.shelf.lists_left = 1
+        world.clock.advance(Duration(100 * MINUTE + RETRY))
+        await until(lambda: world.shelf.lists_left == 0)
+        await _idle()
+        world.shelf.lists_left = None
+        world.clock.advance(RETRY)
+        await until(lambda: replica.begin >= 2 * PIECE)
 
 
 class Walked(list[SpoolFile]):

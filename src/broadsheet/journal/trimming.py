@@ -182,7 +182,7 @@ class Trimming:
                 self._is_asked = False
                 await self._retain_once()
         except (OSError, BroadsheetError):
-            pass  # The store is down, or the journal is stopped: both are told elsewhere.
+            self._old_at = None  # The store is down, or the journal is stopped: both are told elsewhere.
         finally:
             self._is_retaining = False
             self._look_later()
