@@ -66,11 +66,6 @@ class Subscription(NamedTuple):
             raise ConfigError(f"option {given[0]} is {(pattern or selector)!r}: {error}") from error
         return found
 
-    @property
-    def may_grow(self) -> bool:
-        """Whether journals that are created later are read too."""
-        return not self.names
-
     def asks_for(self, journal: str) -> bool:
         """Whether a journal of that name is read, as far as the name tells. Labels are not known here."""
         if self.names:
