@@ -12,10 +12,11 @@ Source: journals.10, journals.15, journals.29, journals.32; ADR 0211.
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from broadsheet.base.time import SECOND, Duration, WallTime
+from broadsheet.base.time import SECOND, Duration, WallTime, in_seconds
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, RegistersUnknown, ShuttingDown, StoreUnhealthy
 from broadsheet.journal.core.fragment import Fragment
@@ -29,11 +30,16 @@ from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import carried
+from broadsheet.runtime.waiting_line import WaitingLine
 
 RETRY: Final = Duration(60 * SECOND)
 """Pause before retention looks again after the store did not answer, or if more bytes are kept."""
 KEPT_PAUSE: Final = Duration(3600 * SECOND)
 """Pause before a store is listed again because of content that is old enough, and is kept."""
+NAMED: Final = "the log still names what was stored last: try again in a moment"
+NAMED_TRIES_MAX: Final = 8
+"""How often a trim waits for the log to name less, which a checkpoint does."""
+NAMED_WAIT: Final = Duration(SECOND)
 PAUSE_MAX: Final = Duration(24 * 3600 * SECOND)
 """The longest pause."""
 
@@ -72,6 +78,8 @@ class Trimming:
         self._turn, self._asking = asyncio.Lock(), asyncio.Lock()
         self._asked: asyncio.Task[None] | None = None
         """The last trim that a caller asked for, who may have left."""
+        self._waiting = WaitingLine()
+        """Trims that wait until the log names less."""
         self._timer: Timer | None = None
         self._is_retaining = self._is_asked = False
         self._old_at: WallTime | None = None
@@ -86,8 +94,12 @@ class Trimming:
             self._timer = None
 
     def consider(self) -> None:
-        """Remove what the journal's retention keeps no longer, if there may be anything; else look later."""
+        """Remove what the journal's retention keeps no longer, if there may be anything; else look later.
+
+        It is called when a fragment was stored, and when the log names less than before.
+        """
         self._is_asked = True
+        self._waiting.wake()
         if self._is_retaining or self._replica.is_closed:
             return
         if self._is_due():
@@ -125,7 +137,7 @@ class Trimming:
 
         async def work() -> Trim:
             try:
-                return await self._trimmed(below)
+                return await self._trimmed_in_time(below)
             except OSError as failed:
                 self._look_later()
                 raise StoreUnhealthy(
@@ -143,6 +155,22 @@ class Trimming:
     def _has_stopped(self) -> bool:
         """Without a walk over the closed files, which may be 65,536: this is asked after each upload."""
         return self._replica.context.troubles.has_stopped(self._replica)
+
+    async def _trimmed_in_time(self, below: ByteOffset) -> Trim:
+        """Trim, and again while the log names what was stored last: a checkpoint is on its way."""
+        found = await self._trimmed(below)
+        for _ in range(NAMED_TRIES_MAX):
+            if found.kept != NAMED:
+                break
+            await self._considered()
+            found = await self._trimmed(below)
+        return found
+
+    async def _considered(self) -> None:
+        """Wait until the journal's log may name less, for `NAMED_WAIT` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(in_seconds(NAMED_WAIT)):
+                await self._waiting.wait()
 
     def _is_due(self) -> bool:
         replica, spec = self._replica, self._replica.info.spec.fragment
@@ -196,7 +224,10 @@ class Trimming:
         def is_wanted() -> bool:
             return self._replica.info.spec.fragment == spec
 
-        if (await self._trimmed(below, is_wanted)).begin < below and self._old_at is not None:
+        found = await self._trimmed(below, is_wanted)
+        if found.kept == NAMED:
+            self._old_at = None  # After the next checkpoint it is looked at again.
+        elif found.begin < below and self._old_at is not None:
             soon = WallTime(self._replica.context.time.wall() + KEPT_PAUSE)
             self._old_at = min(self._old_at, soon)  # As the newest fragment of an idle journal.
 
@@ -242,9 +273,11 @@ class Trimming:
         if newest := replica.index.covering(ByteOffset(replica.index.end - 1)):
             limits.append((newest.begin, "the newest stored fragment stays"))
         if (named := self._named_from()) is not None:
-            limits.append((named, "the log still names what was stored last: try again in a moment"))
+            limits.append((named, NAMED))
         if (needed := self._needed_from()) is not None:
             limits.append((needed, "the commits of its author are needed from there on (register at)"))
+        if replica.index.last_end(min(limits)[0]) is None:
+            return ByteOffset(0), min(limits)[1]
         if (open_from := await self._indexing.needed_from()) is not None:
             limits.append((open_from, "readers of committed messages need the producers from there on"))
         most, why = min(limits)
