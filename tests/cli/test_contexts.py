@@ -106,6 +106,15 @@ def test_a_damaged_file_is_named_and_stops_no_command_that_asks_no_node(home: Pa
     assert broadsheet("config", "show").returncode == 0
 
 
+def test_a_user_without_a_directory_of_its_own_needs_no_contexts(node: NodeProcess, tmp_path: Path) -> None:
+    """A container runs under another's HOME: each command would end there."""
+    file = tmp_path / "file"
+    file.touch()
+    assert listed(XDG_CONFIG_HOME=str(file), BROADSHEET_ADDRESS=node.address).returncode == 0
+    done = broadsheet("context", "add", "one", "--address", NOBODY, XDG_CONFIG_HOME=str(file))
+    assert (done.returncode, "cannot be written: Not a directory" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

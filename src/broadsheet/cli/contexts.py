@@ -8,6 +8,7 @@ the address of that context and to no other.
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -63,27 +64,31 @@ class Contexts(msgspec.Struct, frozen=True):
                 out.write(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
             new.replace(file)
         except OSError as error:
-            new.unlink(missing_ok=True)
+            with suppress(OSError):
+                new.unlink()
             raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from error
 
 
 def path() -> Path:
     """The file of contexts: `broadsheet/contexts.json` below `XDG_CONFIG_HOME`, or below `~/.config`."""
     below = os.environ.get("XDG_CONFIG_HOME", "")
-    root = Path(below) if below.startswith("/") else Path.home() / ".config"
+    try:
+        root = Path(below) if below.startswith("/") else Path.home() / ".config"
+    except RuntimeError:  # As in a container that runs under a number that has no name.
+        root = Path("/.config")
     return root / "broadsheet" / "contexts.json"
 
 
 def read() -> Contexts:
-    """The contexts of this user; none if there is no file.
+    """The contexts of this user; none if there is no file, or it lies where this user may not look.
 
     Raises:
         ConfigError: the file cannot be read, or is not of this form.
     """
     try:
         return msgspec.json.decode(path().read_bytes(), type=Contexts)
-    except FileNotFoundError:
-        return Contexts()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return Contexts()  # As with another user's HOME: a command that names no context needs none.
     except OSError as error:
         raise ConfigError(f"{path()} cannot be read: {error.strerror or error}") from error
     except msgspec.DecodeError as error:
