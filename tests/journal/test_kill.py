@@ -28,6 +28,7 @@ class History:
         self.read: dict[int, bytes] = {}
         self.registers: list[int] = [0]
         self.registers_in_doubt = 0
+        self.label = self.label_in_doubt = ""
         self.serial = 0
 
     def line(self, length: int = 40) -> bytes:
@@ -54,6 +55,9 @@ async def workload(client: Client, history: History) -> None:
         history.registers.append(number + 1)
         await append(client, history, history.lines(30, 4000))
         await abort_one(client, history)
+        history.label_in_doubt = str(number)
+        await journals.alter(MAIN, labels={"round": history.label_in_doubt})
+        history.label = history.label_in_doubt
         async for chunk in journals.read(MAIN):
             history.read[chunk.offset] = chunk.data
         await journals.create(EXTRA, fragment_length=1 << 10, if_absent=True)
@@ -127,6 +131,8 @@ async def verify(client: Client, history: History) -> None:
     registers = await client.journals.registers(MAIN)
     assert int(registers.values.get("n", "0")) in (history.registers[-1], history.registers_in_doubt)
     assert history.registers[-1] <= registers.version <= history.registers_in_doubt
+    label = (await client.journals.get(MAIN)).spec.labels.get("round", "")
+    assert label in (history.label, history.label_in_doubt)
     point = await client.journals.index_points(MAIN)
     assert point == sorted(point)
 

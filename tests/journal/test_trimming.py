@@ -123,7 +123,7 @@ async def filled(node: Running, count: int) -> Replica:
 async def settled(node: Running, replica: Replica, stored_end: int) -> None:
     housekeeping = node.broker._slots[NAME].housekeeping
     assert housekeeping is not None
-    await until(lambda: replica.index.end >= stored_end and not housekeeping._stored)
+    await eventually(lambda: replica.index.end >= stored_end and not housekeeping._stored)
 
 
 async def trimmed(node: Running, below: int) -> Trim:
@@ -158,6 +158,18 @@ async def test_a_trim_removes_whole_fragments_and_a_restart_finds_none_of_them_a
         assert (replica.begin, content, replica.stop_reason) == (2 * PIECE, pieces(2, 6), "")
         await append(node, 6)
         assert await content_from(replica, 4 * PIECE) == pieces(4, 7)
+
+
+async def test_a_trim_waits_until_the_log_names_no_more_what_was_stored_last() -> None:
+    """It asked its caller to try again in a moment."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        for number in range(6):
+            await append(node, number)
+        replica = await node.broker.replica(NAME)
+        await eventually(lambda: replica.index.end >= 5 * PIECE)
+        assert (await trimmed(node, 4 * PIECE)) == Trim(ByteOffset(4 * PIECE), "")
 
 
 async def test_the_newest_stored_fragment_stays_whatever_is_asked() -> None:
