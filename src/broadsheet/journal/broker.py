@@ -218,7 +218,7 @@ class Broker:
                 if slot.housekeeping is not None and slot.replica is not None:
                     slot.housekeeping.on_spec(slot.info)
             return found
-        raise Throttled(f"journal {name}: its spec changes all the time; try again")
+        raise Throttled(f"journal {name}: others change its settings all the time; try again")
 
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
         """Take a journal out of its slot, and have `deletion` mark it and remove its content.
