@@ -1,11 +1,12 @@
 """Housekeeping: the background work of a replica: checkpoints, uploads, producer index, rolls by the clock.
 
 Offsets are bytes. The first three are restartable procedures, and so are the first listing of the store and
-the healing of the log; of each at most one is under way for an open journal. The pipeline hears two things
-from here: `RollAsked`, at a multiple of `flush_interval`, and `FellBehind`, if the store knows what the
-journal lacks (`Replica.stop`). The log is trimmed only below the records that a checkpoint covers, and
-a spool file is removed only after its fragment was read back from the store (journals.14, J10). A fragment is
-uploaded only up to the committed end (journals.8). Source: journals.8, journals.14.
+the healing of the log; of each at most one is under way for an open journal. The pipeline hears three things
+from here: `RollAsked`, at a multiple of `flush_interval`; `LengthChanged`, if the spec was altered; and
+`FellBehind`, if the store knows what the journal lacks (`Replica.stop`). The log is trimmed only below the
+records that a checkpoint covers, and a spool file is removed only after its fragment was read back from the
+store (journals.14, J10). A fragment is uploaded only up to the committed end (journals.8).
+Source: journals.8, journals.14.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ Recovery returns a prefix of one branch for each stream, with all acknowledged r
 same when it is repeated (W3). Damage is always detected and charged to streams (W4). A stream whose damaged
 records were known durable is quarantined (W6). Damaged bytes are never deleted (W7).
 
-Source: log.1-19; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.md`.
+Source: log.1-20; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.md`.
 """
 
 from broadsheet.wal.config import WALConfig

@@ -38,11 +38,11 @@ PING: Final = 3
 PONG: Final = 4
 """The answer to a PING."""
 CALL: Final = 6
-"""Unary request: u32 method, u32 timeout in ms (0: none), MessagePack request; payload."""
+"""Unary request: u32 method, u32 timeout in ms (0: the listener's default), MessagePack request; payload."""
 OPEN: Final = 7
-"""Opens a STREAM; body as of CALL, payload empty."""
+"""Opens a STREAM; body as of CALL (timeout 0: none), payload empty."""
 OPEN_RUN: Final = 8
-"""Opens a RUN stream; body as of CALL, payload empty."""
+"""Opens a RUN stream; body as of OPEN, payload empty."""
 OPENED: Final = 9
 """The RUN stream is open: MessagePack reply. Records may follow."""
 REPLY: Final = 10
