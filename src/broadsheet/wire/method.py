@@ -1,14 +1,13 @@
 """Method: one row of the table behind a door (access.2), and the arguments of its handlers.
 
 A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`;
-the native door collects them. The capability is checked before every handler. A handler checks only further
-names that a request carries (`Call.demand`).
+the native door collects them. The capability, and the name in the request, are checked before every handler.
+One of a request without a name shows only what the caller may see (`Call.principal`).
 
 Three shapes:
 * UNARY: one request, one reply. A handler that is a plain `def` is called in the read itself and must be
-  quick (below
-  100 us); an `async def` runs as a task of the connection's scope, and is cancelled at its deadline or with
-  its caller.
+  quick (below 100 us); an `async def` runs as a task of the connection's scope, and is cancelled at its
+  deadline or with its caller.
 * STREAM: messages both ways under flow control, then one reply. Always a task.
 * RUN: the request names a target once; what follows are records, which arrive as runs (`wire.run`).
 
@@ -158,8 +157,7 @@ class Method:
             capability: the capability that the caller needs; `Capability.NONE` for any authenticated caller.
             request: the struct of the request's body; decoded strictly if it forbids unknown fields.
             name_of: gives the name of a request, which the caller's grant must cover. None if requests have
-            no
-                name: then callers with any grant are admitted, and the handler must show them only what
+                no name: then callers with any grant are admitted, and the handler must show them only what
                 `Call.principal` covers.
             handler: a `UnaryHandler`, `StreamHandler` or `RunHandler`, according to `shape`.
             is_receiving: whether the handler of a STREAM takes messages; if not, a message ends the stream.
