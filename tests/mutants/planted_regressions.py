@@ -126,6 +126,13 @@ FIXES = [
         Tier.SERVICES,
     ),
     (
+        "wire_window_of_messages_not_queued_yet",
+        "A window is restored without the messages that were received and are not queued yet (wire.6).",
+        "broadsheet.wire.stream:StreamEnd.grant",
+        ("state.untaken_bytes", "self._queued_bytes"),
+        Tier.SERVICES,
+    ),
+    (
         "wal_told_a_length_that_only_the_page_cache_had",
         "A length that only the page cache may have is synced, and told as durable.",
         "broadsheet.wal.segments:Segments._write_end",

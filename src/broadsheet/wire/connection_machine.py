@@ -56,7 +56,7 @@ class StreamState:
 
     __slots__ = (
         "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
-        "send_credit", "unanswered_bytes",
+        "send_credit", "unanswered_bytes", "untaken_bytes",
     )  # fmt: skip
 
     def __init__(self, kind: Kind) -> None:
@@ -65,6 +65,8 @@ class StreamState:
         """Bytes that we may send."""
         self.granted = f.INITIAL_WINDOW_BYTES
         """Bytes that the peer may still send (STREAM)."""
+        self.untaken_bytes = 0
+        """Bytes of messages that were received and not taken, those that are not queued yet included."""
         self.has_peer_finished = False
         self.is_accepted = False
         """OPENED was sent, so records may come (RUN)."""
@@ -331,6 +333,7 @@ class WireConnection:
         if state.kind is not Kind.STREAM or state.has_peer_finished or cost > state.granted:
             raise RemoteProtocolError(f"stream {stream}: a message that its window or its end forbids")
         state.granted -= cost
+        state.untaken_bytes += cost
         self.events.append(MessageReceived(stream=stream, body=body, payload=payload))
 
     def _on_window(self, stream: int, body: memoryview, _payload: memoryview) -> None:

@@ -1,8 +1,8 @@
 """Stream: one end of a STREAM: received messages in a bounded queue, sent messages under the peer's window.
 
-At most one task receives, and at most one sends. Bytes queued here plus bytes granted to the peer never
-exceed the window. Only `receive` grants more window, so a stream whose task does not receive holds at most
-the first 64 KiB. It does not retry, and it keeps no copy of sent messages.
+At most one task receives, and at most one sends. Bytes received and not taken, plus bytes granted to the
+peer, never exceed the window. Only `receive` grants more window, so a stream whose task does not receive
+holds at most the first 64 KiB. It does not retry, and it keeps no copy of sent messages.
 """
 
 import asyncio
@@ -64,7 +64,9 @@ class StreamEnd:
         cost = _cost(body, payload)
         self._queued_bytes -= cost
         self.on_taken(cost)
-        self.grant()
+        if (state := self._protocol.machine.streams.get(self.stream)) is not None:
+            state.untaken_bytes -= cost
+            self.grant()
         return Message(body=memoryview(body), payload=memoryview(payload))
 
     async def send(self, body: msgspec.Struct | None = None, payload: Sequence[Buffer] = ()) -> None:
@@ -122,7 +124,7 @@ class StreamEnd:
         if state is None or state.has_peer_finished:
             return
         window_bytes = self.window_bytes()
-        credit = window_bytes - self._queued_bytes - state.granted
+        credit = window_bytes - state.untaken_bytes - state.granted
         if credit * 2 >= window_bytes:
             self._protocol.machine.grant(self.stream, credit)
             self._protocol.mark_dirty()
