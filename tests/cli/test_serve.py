@@ -331,11 +331,16 @@ def filled(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_keeps_no_node_from_its_start(filled: Path) -> None:
     """W8: reads go on. Every role had started, and the node ended for a file that is a hint."""
     up = broadsheet("up", "--data-dir", filled, "--detach", "--json")
-    assert up.returncode == 0, up.stderr
-    (told,) = json.loads(up.stdout)["nodes"]
+    said = json.loads(up.stdout)
+    (told,) = said["nodes"]
     try:
         status = broadsheet("status", "--address", told["addresses"]["native"])
-        assert status.stdout.startswith("n1: ready")
+        assert status.stdout.startswith("n1: not ready")
+        assert (up.returncode, [each.startswith("n1: journals: ") for each in said["not_ready"]]) == (
+            1,
+            [True],
+        )
+        assert "appends need 256: free some" in said["not_ready"][0]
     finally:
         os.kill(told["pid"], signal.SIGKILL)
         assert wait_until_ended(filled / "n1", seconds=10)

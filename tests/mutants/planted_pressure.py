@@ -17,15 +17,15 @@ PLANTED = [
         "Bytes that wait to be taken are granted again (wire.6).",
         f"{WIRE}.stream:StreamEnd.grant",
         (
-            "credit = window_bytes - self._queued_bytes - state.granted",
+            "credit = window_bytes - state.untaken_bytes - state.granted",
             "credit = window_bytes - state.granted",
         ),
     ),
     (
         "wire_message_cost_not_queued",
         "What a message costs besides its bytes is not counted while it waits.",
-        f"{WIRE}.stream:_cost",
-        ("return len(body) + len(payload) + f.MESSAGE_COST", "return len(body) + len(payload)"),
+        f"{WIRE}.connection_machine:WireConnection._on_message",
+        ("state.untaken_bytes += cost", "state.untaken_bytes += cost - f.MESSAGE_COST"),
     ),
     (
         "wire_message_cost_not_charged",

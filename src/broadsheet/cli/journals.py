@@ -330,7 +330,7 @@ def follow(
     With -n the last lines are printed first, with --since what was appended since, and a little more.
     """
     require_one(**{"from": start is not None, "last": last is not None, "since": since is not None})
-    begin: str | int = start_of(start or EARLIEST, "--from")
+    begin: str | int = start_of(EARLIEST if start is None else start, "--from")
     seconds = duration_of(patience, "--patience") / SECOND
 
     async def work(client: Client) -> None:

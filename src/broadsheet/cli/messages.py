@@ -70,7 +70,10 @@ def read(
 ) -> None:
     """Print messages, one a line, without their UUIDs; with -n the last ones, with --since younger ones."""
     require_one(start=start is not None, last=last is not None, since=since is not None)
-    begin, seconds = _start(name, start or EARLIEST), duration_of(patience, "--patience") / SECOND
+    begin, seconds = (
+        _start(name, EARLIEST if start is None else start),
+        duration_of(patience, "--patience") / SECOND,
+    )
     when = None if since is None else time_of(since, "--since")
 
     async def work(client: Client) -> None:
