@@ -82,7 +82,7 @@ def journals(node: Any) -> Iterator[SyncJournals]:
 def test_a_batch_that_is_written_again_under_its_number_is_there_once(
     node: Any, journals: SyncJournals
 ) -> None:
-    """A scheduler runs a task again when it does not know how it ended; numbers may leave gaps (pipelines.20)."""
+    """A scheduler runs a task again if it does not know how it ended; numbers leave gaps (pipelines.20)."""
     for batch, numbers in ((3, range(10)), (3, range(10)), (7, range(10, 20)), (7, range(10, 20))):
         write(node.address, "twice", batch, numbers)
 
