@@ -26,6 +26,7 @@ from broadsheet.cli.options import (
     EXIT_DRY_RUN,
     Address,
     AsJSON,
+    FragmentLength,
     Name,
     Retained,
     Retention,
@@ -59,10 +60,7 @@ def create(
     name: Name,
     *,
     address: Address = DEFAULT_ADDRESS,
-    fragment_length: Annotated[
-        int | None,
-        typer.Option(parser=size_of, metavar="SIZE", help="After so much a fragment is closed (64MiB)."),
-    ] = None,
+    fragment_length: FragmentLength = None,
     codec: Annotated[str | None, typer.Option(help="none, gzip, zstandard or snappy.")] = None,
     store: Annotated[
         str | None, typer.Option(help="URL of the fragment store; the node's own by default.")

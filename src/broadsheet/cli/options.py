@@ -47,6 +47,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing c
 Retention = Annotated[
     str | None, typer.Option(help="As in `7d`; what was stored longer ago is removed. 0: it is kept.")
 ]
+FragmentLength = Annotated[
+    int | None,
+    typer.Option(parser=size_of, metavar="SIZE", help="After so much a fragment is closed (64MiB)."),
+]
 Retained = Annotated[
     int | None,
     typer.Option(parser=size_of, metavar="SIZE", help="What lies further below the end is removed (100GiB)."),

@@ -12,6 +12,7 @@ from broadsheet.cli.options import (
     EXIT_DRY_RUN,
     Address,
     AsJSON,
+    FragmentLength,
     Name,
     Retained,
     Retention,
@@ -23,7 +24,7 @@ from broadsheet.cli.options import (
 )
 from broadsheet.cli.progress import Progress
 from broadsheet.cli.streams import STANDARD_OUTPUT_DESCRIPTOR, write
-from broadsheet.cli.tables import size_of, size_text
+from broadsheet.cli.tables import size_text
 from broadsheet.cli.transfer import exported, imported, manifest_of, source_of
 from broadsheet.client import Client
 from broadsheet.errors import NotFound
@@ -94,10 +95,7 @@ def alter(
     name: Name,
     *,
     address: Address = DEFAULT_ADDRESS,
-    fragment_length: Annotated[
-        int | None,
-        typer.Option(parser=size_of, metavar="SIZE", help="After so much a fragment is closed (64MiB)."),
-    ] = None,
+    fragment_length: FragmentLength = None,
     codec: Annotated[str | None, typer.Option(help="Of the next fragments: as `create` has it.")] = None,
     store: Annotated[str | None, typer.Option(help="It does not change: the node says why.")] = None,
     flush_interval: Annotated[
