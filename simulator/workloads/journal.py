@@ -835,7 +835,7 @@ class _Life:
         streamed = _Streamed(replica, self.streams, append.condition)
         streamed.told = partial(self._told, append)
         try:
-            await streamed.granted
+            await streamed.begun
         except BroadsheetError:
             return
         for at in range(0, len(append.content), 1500):

@@ -125,7 +125,7 @@ class History:
         """One append through the synced spool file."""
         replica = await node.broker.replica(NAME)
         append = StreamedAppend(replica, len(self.registers), condition)
-        await append.granted
+        await append.begun
         content = self._random.randbytes(length)
         self._note(content, condition)
         for at in range(0, length, 2000):
@@ -137,7 +137,7 @@ class History:
     async def break_off(self, node: Running, length: int) -> None:
         """A client that leaves in the middle: nothing of its content is ever shown."""
         append = StreamedAppend(await node.broker.replica(NAME), len(self.registers) + 1_000, None)
-        await append.granted
+        await append.begun
         append.put(self._random.randbytes(length))
         await asyncio.sleep(0)
         append.fail(Status.CANCELLED)

@@ -66,7 +66,7 @@ async def test_a_streamed_append_is_told_too_why_no_fragment_can_be_closed() -> 
         shelf.is_down = True
         assert await fill(node, CLOSED_MIN + 1) == CLOSED_MIN + 1
         stream = StreamedAppend(await node.broker.replica(NAME), 1, None)
-        await stream.granted
+        await stream.begun
         stream.put(CONTENT)
         stream.finish()
         with pytest.raises(StoreUnhealthy, match="closed_fragments_max"):

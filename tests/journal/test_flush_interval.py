@@ -83,7 +83,7 @@ async def test_a_fragment_that_somebody_streams_into_is_closed_after_that() -> N
         await append(node, b"before ")
         clock.advance(Duration(MINUTE - clock.wall() % MINUTE - SECOND))
         stream = StreamedAppend(await node.broker.replica(NAME), 1, None)
-        await stream.granted  # It takes its place in the turns that follow its end.
+        await stream.begun  # It takes its place in the turns that follow its end.
         stream.put(b"x" * 200_000)
         stream.finish()
         clock.advance(SECOND)

@@ -88,7 +88,7 @@ async def test_a_stream_behind_an_append_has_the_name_of_its_spool_file_synced()
         replica = await node.broker.replica(NAME)
         assert await append(node, NAME, b"small") is Status.OK
         stream = StreamedAppend(replica, 1, None)
-        await stream.granted
+        await stream.begun
         stream.put(LARGE)
         stream.finish()
         assert await status_of(stream.answered) is Status.OK

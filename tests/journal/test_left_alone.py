@@ -93,7 +93,7 @@ async def test_no_clock_runs_against_a_client_while_its_content_is_synced(node: 
     await node.broker.create(SPEC)
     replica = await node.broker.replica(NAME)
     append = StreamedAppend(replica, 1, None)
-    await append.granted
+    await append.begun
     append.put(b"content" * 1000)
     assert replica.pipeline.deadline() is not None
 

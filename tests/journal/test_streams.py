@@ -55,7 +55,7 @@ async def test_appends_go_on_while_a_stream_comes_and_it_takes_its_place_behind_
     """journals.17: a client that sends its content slowly stopped the journal for everybody else."""
     replica = await node.broker.replica(NAME)
     stream = StreamedAppend(replica, 1, None)
-    await stream.granted
+    await stream.begun
     stream.put(LARGE)
 
     assert await append(replica, b"others ") == (Status.OK, 0)
@@ -71,7 +71,7 @@ async def test_a_stream_that_ends_early_leaves_nothing_anywhere(node: Running, d
     replica = await node.broker.replica(NAME)
     for number, status in enumerate((Status.CANCELLED, Status.TOO_SLOW)):
         stream = StreamedAppend(replica, number, None)
-        await stream.granted
+        await stream.begun
         stream.put(LARGE)
         assert disk.list(DIRECTORY) != []
         stream.abort(status)
@@ -87,7 +87,7 @@ async def test_a_client_that_leaves_while_its_content_is_copied_leaves_nothing(n
     """J3: the spool is as it was, and the next append begins where this one would have."""
     replica = await node.broker.replica(NAME)
     stream = StreamedAppend(replica, 1, None)
-    await stream.granted
+    await stream.begun
     for _ in range(3):
         stream.put(b"x" * SLICE_BYTES)
     stream.finish()
@@ -104,7 +104,7 @@ async def test_staged_content_that_was_damaged_is_not_appended(node: Running, di
     """W4: it is read back from a file, and a flipped bit must not become the journal's content."""
     replica = await node.broker.replica(NAME)
     stream = StreamedAppend(replica, 1, None)
-    await stream.granted
+    await stream.begun
     stream.put(LARGE)
     (name,) = disk.list(DIRECTORY)
     disk.open(f"{DIRECTORY}/{name}").write_at(7, (b"X",))
@@ -122,7 +122,7 @@ async def test_a_staged_file_that_the_disk_cannot_read_ends_no_node() -> None:
         await node.broker.create(JournalSpec(name=NAME))
         replica = await node.broker.replica(NAME)
         stream = StreamedAppend(replica, 1, None)
-        await stream.granted
+        await stream.begun
         stream.put(LARGE)
         stream.finish()
         assert await status_of(stream.answered) is Status.CORRUPT
@@ -135,7 +135,7 @@ async def test_a_checkpoint_is_made_between_streams(node: Running) -> None:
     replica = await node.broker.replica(NAME)
     for number in range(3):
         stream = StreamedAppend(replica, number, None)
-        await stream.granted
+        await stream.begun
         stream.put(LARGE)
         stream.finish()
         assert await status_of(stream.answered) is Status.OK
@@ -147,9 +147,9 @@ async def test_a_full_disk_refuses_the_stream_and_nothing_else(node: Running, di
     """journals.20: whether its content is on its way, or being copied to the tail."""
     replica = await node.broker.replica(NAME)
     whole, coming = (StreamedAppend(replica, number, None) for number in (1, 2))
-    await whole.granted
+    await whole.begun
     whole.put(LARGE)
-    await coming.granted
+    await coming.begun
     disk.state.health.is_full = True
     whole.finish()
     assert await status_of(whole.answered) is Status.STORE_UNHEALTHY
@@ -239,7 +239,7 @@ async def test_a_staged_file_that_cannot_be_removed_just_now_ends_nothing(error:
         faulty.plan(Fault("remove", error=error, name=f"{DIRECTORY}/*", times=2))
         for number in (1, 2):
             stream = StreamedAppend(replica, number, None)
-            await stream.granted
+            await stream.begun
             stream.put(LARGE)
             stream.finish()
             status = await status_of(asyncio.wait_for(stream.answered, 5))
@@ -287,7 +287,7 @@ async def test_staged_files_are_not_removed_on_the_loop() -> None:
         replica = await node.broker.replica(NAME)
         streams = [StreamedAppend(replica, number, None) for number in range(5)]
         for stream in streams:
-            await stream.granted
+            await stream.begun
             stream.put(LARGE)
         for stream in streams:
             stream.fail(Status.CANCELLED)
@@ -305,7 +305,7 @@ async def test_appends_that_become_whole_at_once_are_copied_one_slice_in_a_turn(
         replicas.append(await node.broker.replica(name))
     streams = [StreamedAppend(replica, number, None) for number, replica in enumerate(replicas)]
     for stream in streams:
-        await stream.granted
+        await stream.begun
         stream.put(LARGE)
     for stream in streams:
         stream.finish()
@@ -355,7 +355,7 @@ async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behin
     """The stream behind the refused append owned the tail for good: every append and register read hung."""
     async with full_fragment() as (replica, faulty):
         stream = StreamedAppend(replica, 1, None)
-        await stream.granted
+        await stream.begun
         stream.put(b"small")
         faulty.plan(NO_ROLL)
         rolls = UnaryAppend(b"rolls")
@@ -378,7 +378,7 @@ async def test_a_stream_that_finds_no_file_for_the_next_fragment_is_placed_when_
         replica = await node.broker.replica(NAME)
         assert await append(replica, b"x" * 2000) == (Status.OK, 0)
         stream = StreamedAppend(replica, 1, None)
-        await stream.granted
+        await stream.begun
         stream.put(b"small")
         faulty.plan(NO_ROLL)
         stream.finish()
@@ -428,7 +428,7 @@ async def test_no_checkpoint_vouches_for_a_placed_stream_that_the_log_has_not() 
         replica, waits = [await node.broker.replica(name) for name in names]
         assert await append(waits, b"x" * 2000) == (Status.OK, 0)
         stream = StreamedAppend(replica, 1, None)
-        await stream.granted
+        await stream.begun
         stream.put(b"stream" * 100)
 
         def starve() -> None:
@@ -463,7 +463,7 @@ async def test_a_stream_that_is_given_up_in_the_turn_in_which_it_gets_the_tail_p
     """What is staged is dropped then: a copy of it was begun all the same, of a file that was closed."""
     replica = await node.broker.replica(NAME)
     stream = StreamedAppend(replica, 1, None)
-    await stream.granted
+    await stream.begun
     for at in range(0, len(LARGE), SLICE_BYTES):
         stream.put(LARGE[at : at + SLICE_BYTES])
     stream.finish()

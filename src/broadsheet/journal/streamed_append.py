@@ -58,7 +58,7 @@ class StreamedAppend:
     def __init__(
         self, replica: Replica, stream: int, condition: Condition | None, *, by: StagedBy | None = None
     ) -> None:
-        """Open a streaming append at the pipeline; `granted` tells whether content may come.
+        """Open a streaming append at the pipeline; `begun` tells whether content may come.
 
         Args:
             by: the caller whose share of the staging area it uses.
@@ -68,7 +68,7 @@ class StreamedAppend:
         """
         loop = asyncio.get_running_loop()
         self.phase = Phase.OPENED
-        self.granted: asyncio.Future[None] = loop.create_future()
+        self.begun: asyncio.Future[None] = loop.create_future()
         """Done once content may come; has the refusal as its exception if it may not."""
         self.aborted: asyncio.Future[Status] = loop.create_future()
         """Done, with the reason, once no more content is accepted."""
@@ -97,7 +97,7 @@ class StreamedAppend:
         """Accept content from now on."""
         assert self.phase is Phase.OPENED, f"begun while {self.phase}"
         self.phase = Phase.STAGING
-        self.granted.set_result(None)
+        self.begun.set_result(None)
 
     def grant(self, spool: SpoolFile) -> None:
         """Start to copy the content to the end of `spool`: the append owns the tail."""
@@ -135,9 +135,9 @@ class StreamedAppend:
         self.phase = Phase.DONE
         self._replica.streamed_appends.pop(self._stream, None)
         self._staged.close()
-        if not self.granted.done():
-            self.granted.set_exception(self.refused(status))
-            self.granted.exception()  # Marked as seen: perhaps no task waits for it.
+        if not self.begun.done():
+            self.begun.set_exception(self.refused(status))
+            self.begun.exception()  # Marked as seen: perhaps no task waits for it.
         resolve(self.answered, status, begin, end, message)
 
     # What the service calls.

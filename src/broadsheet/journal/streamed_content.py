@@ -39,7 +39,7 @@ async def receive(
         left = Duration(max(0, deadline - context.time.now() - EXPIRES_AHEAD))
         expiry = context.timers.call_after(left, append.expire)
     try:
-        await append.granted
+        await append.begun
         await _pump(append, stream)
         return await append.answered
     except BroadsheetError as error:
