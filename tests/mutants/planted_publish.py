@@ -37,7 +37,7 @@ MUTANTS = [
     planted(
         "last_refusal_told_as_the_outcome",
         "A commit in doubt is refused if its last call was, so that its caller transacts again (C2).",
-        "broadsheet.publish.commits:Commits.commit",
+        "broadsheet.publish.commits:CommitJournal.commit",
         edited("self.outcome == NOT_COMMITTED", "True"),
     ),
     planted(

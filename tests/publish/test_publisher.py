@@ -145,6 +145,15 @@ async def test_a_transaction_is_seen_whole_or_never(tmp_path: Path) -> None:
         assert index.offset == 0
 
 
+async def test_a_commit_journal_is_not_among_the_journals_of_messages(tmp_path: Path) -> None:
+    """A query that selects framed journals would read its records, and the node index them (pipelines.11)."""
+    async with served(tmp_path) as (_, client), client.publisher(COMMITS):
+        framed = await client.journals.list(selector=f"{FRAMING_LABEL}=json-lines")
+
+        assert [each.name for each in framed] == [LINES, OTHER]
+        assert (await client.journals.get(COMMITS)).spec.labels == {}
+
+
 async def test_a_newer_publisher_fences_the_one_before(tmp_path: Path) -> None:
     """Two programs run by mistake: what the older one has open is never committed."""
     async with served(tmp_path) as (_, client), client.publisher(COMMITS) as old:

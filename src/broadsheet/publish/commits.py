@@ -1,8 +1,8 @@
 """Commits: the host of a publisher's sink driver, on the loop of its client.
 
-The machine `sink.core.driver` decides; this performs its calls, one after the other, and gives each answer
-back to it. The Spark sink's host (`spark.commits`) does the same from threads without a loop. Units: seconds
-in arguments, nanoseconds inside the machine. Source: pipelines.6-10; docs/adr/0201.
+The machine `sink.core.driver` decides. `CommitJournal` performs its calls, one after the other, and gives
+each answer back to it; the class of the same name in `spark.commits` does so from threads without a loop.
+Units: seconds in arguments, nanoseconds inside the machine. Source: pipelines.6-11; docs/adr/0201.
 """
 
 import asyncio
@@ -13,8 +13,6 @@ from broadsheet.base.machine import Tick
 from broadsheet.base.time import SECOND, Duration, Instant, in_seconds
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, Unknown, is_passing
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
-from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.message.framing import Kind
 from broadsheet.ports import Time
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
@@ -42,12 +40,11 @@ from broadsheet.sink.core.driver_events import (
 )
 from broadsheet.sink.core.records import BatchPlan, Fence, SinkRegisters
 
-LABELS: Final = {FRAMING_LABEL: Kind.JSON_LINES.value}
 NOT_COMMITTED: Final = "is not committed"
 
 
-class Commits:
-    """The commit journal of one publisher, under one fence."""
+class CommitJournal:
+    """One publisher's commit journal, under one fence."""
 
     def __init__(
         self,
@@ -159,7 +156,7 @@ class Commits:
     async def _answer(self, call: Call) -> DriverEvent:
         match call:
             case Create():
-                await self._journals.create(call.journal, labels=LABELS, if_absent=True)
+                await self._journals.create(call.journal, if_absent=True)
                 return Created(call.call)
             case Append():
                 done = await self._journals.append(

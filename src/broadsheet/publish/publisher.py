@@ -35,7 +35,7 @@ from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import PRODUCER_BYTES, producer_from
 from broadsheet.ports import Random, Time
 from broadsheet.publish.arguments import Body, chosen, portions
-from broadsheet.publish.commits import Commits
+from broadsheet.publish.commits import CommitJournal
 from broadsheet.publish.lanes import Lanes, Spawn
 from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core.driver_events import CommitAsked
@@ -68,7 +68,7 @@ class MessagePublisher:
         self._lanes = Lanes(journals, patience=patience, spawn=spawn)
         self._outside, self._pending = self._new_producer(), self._new_producer()
         """Stamp messages that commit by themselves, and those of transactions."""
-        self._commits: Commits | None = None
+        self._commits: CommitJournal | None = None
         self._batch = -1
         self._positions: dict[str, Position] = {}
         self._transaction: Transaction | None = None
@@ -213,7 +213,7 @@ class MessagePublisher:
                 f"journal {self.commit_journal} has the commits of Spark query {owner}: a publisher needs a "
                 "commit journal of its own, name another one"
             )
-        self._commits = Commits(
+        self._commits = CommitJournal(
             self._journals,
             self.commit_journal,
             Fence(self._random.randbytes(FENCE_BYTES).hex()),
