@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, after
 from broadsheet.errors import (
     InvalidArgument,
     LocalProtocolError,
@@ -84,6 +84,25 @@ async def test_what_may_succeed_later_is_tried_again_and_what_never_will_is_not(
         with pytest.raises(NotFound):
             await r.call("test.task", Echo(), reply=Echo)
         assert never.calls == 1
+
+
+async def test_a_long_time_for_an_answer_is_none_for_refusals() -> None:
+    """A trim may run for ten minutes; a node that refused at once was asked for ten minutes, in silence."""
+    patience, hour = Duration(500 * MILLISECOND), Duration(3600 * SECOND)
+    async with world() as a, routed(a) as r:
+        r.policy = msgspec.structs.replace(QUICK, attempts_max=1_000_000)
+        Script(a, *[Throttled("busy")] * 10_000)
+        with pytest.raises(Throttled):
+            await r.call("test.task", Echo(), reply=Echo, timeout=hour, patience=patience)
+
+        time, request = r.pool.ports.time, Echo(number=5)
+        ends = after(time.now(), patience)
+        answer = asyncio.ensure_future(
+            r.call("test.wait", request, reply=Echo, timeout=hour, patience=patience)
+        )
+        await until(lambda: time.now() > ends)
+        a.methods.gate.set()
+        assert (await answer)[0] == request
 
 
 async def test_an_unknown_outcome_is_repeated_only_where_that_is_harmless() -> None:

@@ -35,8 +35,8 @@ PART_BYTES: Final = 64 << 20
 """A part is closed when it is longer."""
 PIECE_BYTES: Final = 4 << 20
 """How much one append of an import has, if frames or lines let it be cut."""
-PATIENCE_SECONDS: Final = 600.0
-"""For so long a node may be away."""
+PATIENCE_SECONDS: Final = 120.0
+"""For so long a node may be away, or refuse. Said again, the command goes on."""
 Advance = Callable[[int], None]
 """Is called with the number of bytes that were read, or appended."""
 

@@ -19,6 +19,7 @@ from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
 from broadsheet.journal.client_reads import EncodedIndex, Reader, read_index
 from broadsheet.journal.client_requests import (
+    PATIENCE,
     RETRY_MAX,
     RETRY_MIN,
     change_of,
@@ -248,7 +249,7 @@ class Journals:
 
         Args:
             create_revision: of the journal that is meant (`get`); a later one of that name is `NotFound`.
-            timeout: seconds; by default 600.
+            timeout: seconds for the removal; by default 600. A refusal is repeated for 30 s at most.
 
         Raises:
             StoreUnhealthy: the journal is stopped, or its store does not answer. Some fragments may be
@@ -260,7 +261,9 @@ class Journals:
             name_of(name), below=offset_of(below), create_revision=revision_of(create_revision)
         )
         within = Duration(int(seconds_of(timeout, TRIM_SECONDS) * SECOND))
-        body, _ = await self._caller.call("journal.trim", request, reply=TrimReply, timeout=within)
+        body, _ = await self._caller.call(
+            "journal.trim", request, reply=TrimReply, timeout=within, patience=PATIENCE
+        )
         return body
 
     async def offset_at(self, name: str, when: float, *, create_revision: int | None = None) -> int:

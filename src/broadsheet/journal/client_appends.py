@@ -29,7 +29,7 @@ from broadsheet.errors import (
     Unreachable,
     WrongAppendOffset,
 )
-from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN, as_bytes, not_sent
+from broadsheet.journal.client_requests import PATIENCE, RETRY_MAX, RETRY_MIN, as_bytes, not_sent
 from broadsheet.journal.messages import (
     AppendRequest,
     AppendStreamMessage,
@@ -287,7 +287,12 @@ class AppendWriter:
         if self._stream is None:
             timeout = Duration(max(1, int((self._give_up - self._loop.time()) * SECOND)))
             commit, _ = await self._appending.caller.call(
-                "journal.append", self._request, self._gathered, reply=Commit, timeout=timeout
+                "journal.append",
+                self._request,
+                self._gathered,
+                reply=Commit,
+                timeout=timeout,
+                patience=PATIENCE,
             )
             return commit
         await self.send()

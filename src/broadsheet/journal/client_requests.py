@@ -17,6 +17,8 @@ from broadsheet.journal.messages import SpecChange
 RETRY_MIN: Final = Duration(50 * MILLISECOND)
 RETRY_MAX: Final = Duration(2 * SECOND)
 """The first and the longest pause between two tries of a client whose node is unreachable."""
+PATIENCE: Final = Duration(30 * SECOND)
+"""How long a refused call is sent again whose answer may be waited for longer."""
 SECONDS_BELOW: Final = 1e9
 """Times must be below this, so that their nanoseconds fit into the message."""
 P = TypeVar("P", str, int)

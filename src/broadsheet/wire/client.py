@@ -342,9 +342,13 @@ class Caller(Protocol):
         *,
         reply: type[R],
         timeout: Duration | None = None,
+        patience: Duration | None = None,
         is_idempotent: bool = False,
     ) -> tuple[R, memoryview]:
         """One unary call: the reply's body and payload.
+
+        Args:
+            timeout: for the answer. patience: for how long a refused request is sent again, if at all.
 
         Raises:
             Refused: the request was certainly not executed.
@@ -470,6 +474,7 @@ class ClientConnection(ConnectionProtocol):
         *,
         reply: type[R],
         timeout: Duration | None = None,
+        patience: Duration | None = None,
         is_idempotent: bool = False,
     ) -> tuple[R, memoryview]:
         """One unary call: the reply's body and payload.

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, TypeVar
 import msgspec
 
 from broadsheet.base.backoff import Backoff
-from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.errors import LocalProtocolError, Refused, Retry, Unknown, Unreachable
 from broadsheet.wire.client import ClientConnection, ClientRunStream, ClientStream
@@ -56,12 +56,14 @@ class Routed:
         *,
         reply: type[R],
         timeout: Duration | None = None,
+        patience: Duration | None = None,
         is_idempotent: bool = False,
     ) -> tuple[R, memoryview]:
         """One unary call, wherever it is served.
 
         Args:
             timeout: for all attempts together.
+            patience: for how long attempts are begun: what is refused then is refused. None: as `timeout`.
             is_idempotent: two executions have the effect of one, so a call is repeated after `Unknown`.
 
         Raises:
@@ -69,7 +71,7 @@ class Routed:
             Unknown: an attempt may have been executed.
         """
         limit = self.pool.limits.call_timeout if timeout is None else timeout
-        attempt = _Attempts(self, limit, is_idempotent=is_idempotent)
+        attempt = _Attempts(self, limit, patience=patience, is_idempotent=is_idempotent)
         while True:
             try:
                 connection = await attempt.connection()
@@ -153,17 +155,28 @@ class Routed:
 class _Attempts:
     """The attempts of one routed call."""
 
-    def __init__(self, routed: Routed, timeout: Duration, *, is_idempotent: bool) -> None:
-        self._routed, self._timeout, self._is_idempotent = routed, timeout, is_idempotent
-        self._ends = Instant(routed.pool.ports.time.now() + timeout)
+    def __init__(
+        self, routed: Routed, timeout: Duration, *, patience: Duration | None = None, is_idempotent: bool
+    ) -> None:
+        self._routed, self._is_idempotent = routed, is_idempotent
+        self._patience = timeout if patience is None else min(patience, timeout)
+        now = routed.pool.ports.time.now()
+        self._ends, self._begins_until = after(now, timeout), after(now, self._patience)
         self._address = routed.address
         self._count = self._hints = 0
         self._backoff: Backoff | None = None
         self._undecided: Unknown | None = None
 
     def left(self) -> Duration:
-        """The time that is left."""
-        return Duration(max(0, self._ends - self._routed.pool.ports.time.now()))
+        """The time that is left for an answer."""
+        return self._until(self._ends)
+
+    def patience_left(self) -> Duration:
+        """The time that is left to begin an attempt."""
+        return self._until(self._begins_until)
+
+    def _until(self, end: Instant) -> Duration:
+        return Duration(max(0, end - self._routed.pool.ports.time.now()))
 
     async def connection(self) -> ClientConnection:
         """A connection to the node of the next attempt.
@@ -173,7 +186,7 @@ class _Attempts:
         """
         self._count += 1
         try:
-            return await self._routed.pool.connection(self._address, within=self.left())
+            return await self._routed.pool.connection(self._address, within=self.patience_left())
         except LocalProtocolError as error:
             self._give_up(error)
 
@@ -197,14 +210,14 @@ class _Attempts:
         if self._count >= self._routed.policy.attempts_max or self._routed.pool.is_closed:
             self._give_up(error)
         hint = error.hint if isinstance(error, Refused) and error.retry is Retry.ELSEWHERE else ""
-        if hint and self._hints < self._routed.policy.hints_max and self.left():
+        if hint and self._hints < self._routed.policy.hints_max and self.patience_left():
             self._hints += 1
             self._address = hint
             return
         self.turn_away()
         self._address = self._routed.address
         self._backoff = self._backoff or self._routed.backoff()
-        if self._backoff.pause >= self.left():
+        if self._backoff.pause >= self.patience_left():
             self._give_up(error)
         await asyncio.sleep(in_seconds(self._backoff.next()))
 
@@ -214,9 +227,9 @@ class _Attempts:
             raise Unknown(
                 f"an earlier attempt may have been executed; the last was refused: {error}"
             ) from self._undecided
-        if isinstance(error, Unreachable) and not self.left():
+        if isinstance(error, Unreachable) and not self.patience_left():
             raise Unreachable(
-                f"no node could be reached in {self._timeout // MILLISECOND} ms: {error}"
+                f"no node could be reached in {self._patience // MILLISECOND} ms: {error}"
             ) from error
         raise error
 
