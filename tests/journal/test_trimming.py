@@ -2,26 +2,35 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
 from broadsheet.base.time import SECOND, Duration, WallTime
-from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument, RegistersUnknown, Status, StoreUnhealthy, Trimmed
+from broadsheet.journal import producer_indexing
 from broadsheet.journal.committed_reads import read, read_chunk
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import COMMITS_BYTES, Condition
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, validate_spec
+from broadsheet.journal.core.spec import (
+    FRAMING_LABEL,
+    FragmentSpec,
+    JournalSpec,
+    registers_key,
+    validate_spec,
+)
 from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.trimming import RETRY, Trim, offset_at
 from broadsheet.keyspace.core.transaction import Delete
+from broadsheet.message.framing import JSON_LINES, framed
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from simulator.disk import SimDisk
 from simulator.journalnode import Stored, status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, _idle, running
@@ -47,6 +56,7 @@ class DatedShelf(Shelf):
         """How many deletions it still takes; None: all."""
         self.lists_left: int | None = None
         """How many listings it still answers; None: all."""
+        self.takes_indexes = True
 
     def at(self, _url: str) -> "DatedShelf":
         return self
@@ -60,6 +70,11 @@ class DatedShelf(Shelf):
         for each in found:
             self.dates.setdefault(each.name, self.clock.wall())
         return [Stored(each.name, each.size_bytes, self.dates[each.name]) for each in found]
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        if name.endswith(".index") and not self.takes_indexes:
+            raise OSError(errno.EIO, "the store takes no index")
+        return await super().put_if_absent(name, body)
 
     async def delete(self, name: str) -> None:
         await self._wait()
@@ -543,3 +558,121 @@ async def test_a_retention_that_would_remove_everything_at_once_is_refused(fragm
     """A minute, and the shortest fragment, are the least."""
     with pytest.raises(InvalidArgument, match="0, or"):
         validate_spec(JournalSpec(name=NAME, fragment=fragment))
+
+
+MESSAGES = msgspec.structs.replace(SPEC, labels={FRAMING_LABEL: "json-lines"})
+
+
+async def message(node: Running, producer: int, clock: int, flag: Flag) -> int:
+    """Append a message, which is a fragment of its own; returns its length."""
+    uuid = pack(ProducerId((1 << 40) + producer), Clock((1 << 60) + clock), flag)
+    content = framed(JSON_LINES, uuid, b'{"x":"' + b"y" * PIECE + b'"}\n')
+    replica = await node.broker.replica(NAME)
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content)))
+    assert await status_of(run.answered) is Status.OK
+    return len(content)
+
+
+async def at_rest(node: Running) -> Replica:
+    """The journal, when all but its last fragment are stored, and in the log no more."""
+    replica = await node.broker.replica(NAME)
+    await settled(node, replica, replica.spool.begin)
+    await _idle()
+    return replica
+
+
+async def point_at(node: Running, offset: int) -> int:
+    """The index point that a reader who begins at `offset` is given."""
+    return (await (await node.broker.indexing(NAME)).at(ByteOffset(offset))).offset
+
+
+async def test_a_trim_keeps_all_behind_an_index_of_too_many_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It removed the last index point, and no reader of committed messages could begin anywhere any more."""
+    monkeypatch.setattr(producer_indexing, "PRODUCERS_MAX", 3)
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(MESSAGES)
+        lengths = [await message(node, number, 0, Flag.OUTSIDE) for number in range(7)]
+        replica, last = await at_rest(node), sum(lengths[:3])
+        assert await point_at(node, replica.end) == last
+
+        found = await trimmed(node, replica.end)
+        assert found.begin == last
+        assert "readers look for themselves from its last index point on" in found.kept
+        assert found.kept.endswith("publish to another journal")
+        assert await point_at(node, replica.end) == last
+    async with world.node(is_last=True) as node:
+        replica = await node.broker.replica(NAME)
+        assert (await trimmed(node, replica.end)).begin == last
+        assert await point_at(node, replica.end) == last
+
+
+async def test_behind_content_that_no_reader_passes_a_trim_lets_the_index_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Readers of committed messages were refused what came later for ever, also when the content was gone."""
+    monkeypatch.setattr(producer_indexing, "FRAME_BYTES_MAX", 2 * PIECE)
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(MESSAGES)
+        length = await message(node, 1, 0, Flag.OUTSIDE)
+        for number in range(5):
+            await append(node, number)
+        bad_end = length + 5 * PIECE
+        for number in range(3):
+            await message(node, 1, number + 1, Flag.OUTSIDE)
+        replica = await at_rest(node)
+        assert await point_at(node, replica.end) == length
+        assert "its producer index has ended" in node.broker.status(NAME).reason
+
+        found = await trimmed(node, length + PIECE)
+        assert (found.begin, await point_at(node, replica.end)) == (length, length)
+        assert "no frame ends within" in found.kept
+
+        assert await trimmed(node, bad_end) == Trim(ByteOffset(bad_end), "")
+        assert (await point_at(node, bad_end), node.broker.status(NAME).reason) == (bad_end, "")
+        await message(node, 1, 4, Flag.OUTSIDE)
+        replica = await at_rest(node)
+        assert await point_at(node, replica.end) == bad_end + 3 * length
+    async with world.node(is_last=True) as node:
+        replica = await node.broker.replica(NAME)
+        assert (replica.begin, await point_at(node, replica.end)) == (bad_end, bad_end + 3 * length)
+
+
+async def test_a_journal_does_not_begin_at_an_index_that_is_damaged() -> None:
+    """A trim removed the ones before it: readers were refused up to the next undamaged one."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(MESSAGES)
+        length = await message(node, 1, 0, Flag.OUTSIDE)
+        for number in range(1, 6):
+            await message(node, 1, number, Flag.OUTSIDE)
+        await at_rest(node)
+        indexes = sorted(name for name in world.shelf.objects if name.endswith(".index"))
+        world.shelf.objects[indexes[2]] = b"damaged"
+        found = await trimmed(node, 3 * length)
+        assert (found.begin, await point_at(node, 3 * length)) == (2 * length, 2 * length)
+        assert "readers of committed messages" in found.kept
+        assert (await trimmed(node, 4 * length)) == Trim(ByteOffset(4 * length), "")
+
+
+async def test_a_span_that_is_open_at_the_newest_index_stays_if_a_later_one_was_not_stored() -> None:
+    """The index in memory knew that it was decided, and that of the readers did not."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(MESSAGES)
+        length = await message(node, 1, 0, Flag.OUTSIDE)
+        await message(node, 2, 0, Flag.CONTINUE)
+        await message(node, 1, 1, Flag.OUTSIDE)
+        await at_rest(node)
+        assert await point_at(node, 2 * length) == 2 * length
+
+        world.shelf.takes_indexes = False
+        await message(node, 2, 0, Flag.ACK)
+        await message(node, 1, 2, Flag.OUTSIDE)
+        replica = await at_rest(node)
+        assert await point_at(node, replica.end) == 2 * length
+        assert (await trimmed(node, 2 * length)).begin == length

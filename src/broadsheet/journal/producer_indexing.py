@@ -5,7 +5,8 @@ every 16 MiB, and the first offset after a hole. Each index is computed from the
 between them, names the previous one's checksum, and is stored once under `<store>/.broadsheet/<journal>/`
 (journals.29). A restartable procedure: it begins at the newest undamaged index in the store. A damaged index
 is skipped, because it can be computed again from the one before it. Journals without a framing have no index.
-Content that does not parse ends the indexing, with the reason; indexes that are stored already remain.
+Content that does not parse ends the indexing, with the reason; indexes that are stored already remain. No
+reader of messages passes such content: a trim beyond it lets the index go on behind it, as behind a hole.
 Source: journals.25, journals.29; message/producer_state.py.
 """
 
@@ -52,6 +53,7 @@ To copy or to free the states of a million holds every thread for a tenth of a s
 _NAME: Final = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{8})\.index")
 
 
+ENDED: Final = "its producer index has ended: "
 VERIFIED_BYTES: Final = 1 << 20
 """Bytes of a stored index that are in memory at a time while it is verified."""
 
@@ -109,6 +111,8 @@ class Indexing:
         self._flights = Flights()
         self.end_reason = ""
         """Why the indexing has ended."""
+        self._ended_at: ByteOffset | None = None
+        """Up to where it came, if no reader of messages passes that place either; a trim may."""
 
     def give_back(self) -> bool:
         """Forget the producers; False while the index is at work. The next index point reads them again."""
@@ -126,34 +130,80 @@ class Indexing:
         """Whether an index point may be made."""
         return self._framing is not None and not self.end_reason and self._next_target() is not None
 
-    async def needed_from(self) -> ByteOffset | None:
-        """The offset from which on readers of committed messages need the journal; None for all of it.
+    async def needed_from(self, begin: ByteOffset) -> ByteOffset | None:
+        """The offset from which on readers of committed messages need a journal that shall begin at `begin`.
 
-        That is the newest index point, or the begin of the oldest span that is open there. None as well if
-        the journal has no framing, or its indexing has ended.
+        That is the newest index point, or the begin of the oldest span that is open there. None: they need
+        nothing below `begin`: the journal has no framing, or they can go on from no place below.
 
         Raises:
             OSError: the store does not answer. Throttled: the indexes of other journals have the memory.
             ShuttingDown: the journal was closed meanwhile.
         """
-        if self._framing is None or self.end_reason:
+        if self._framing is None:
             return None
         async with self._turn:
             try:
-                if not self._is_loaded:
+                if not self._is_loaded and not self.end_reason:
                     await self._load()
-                elif self._index is None:
+                if self._is_lost or self._is_impassable(begin):
+                    return None
+                newest = self._points[-1] if self._points else ByteOffset(0)
+                if self._index is None or self._index.offset != newest:  # It was not stored, or given back.
                     await self._begin()
-            except Corrupt:
-                return None  # The next index point ends the indexing, with this reason.
-            index, newest = self._index, max(self._points, default=ByteOffset(0))
+            except Corrupt as error:
+                self._end(error)
+                return None if self._is_lost else self._replica.begin
+            index, newest = self._index, self._points[-1] if self._points else ByteOffset(0)
         assert index is not None, "it was read, or made"
         opened = await self._replica.context.disk.run(partial(oldest_open, index))
         return newest if opened is None else min(newest, opened)
 
-    def may_begin_at(self, offset: ByteOffset) -> bool:
-        """Whether a reader of committed messages may begin there, without a byte below."""
-        return self._framing is None or bool(self.end_reason) or offset in self._names
+    @property
+    def _is_lost(self) -> bool:
+        """Whether no reader of committed messages can begin anywhere: no index is left, and not all bytes."""
+        return bool(self.end_reason) and not self._points and self._replica.begin > 0
+
+    def _is_impassable(self, begin: ByteOffset) -> bool:
+        """Whether the indexing ended below `begin`, at a place that no reader of messages passes either."""
+        return self._ended_at is not None and begin > self._ended_at
+
+    async def provide(self, begin: ByteOffset) -> bool:
+        """Have the store keep the index for readers who begin at `begin`; False: it has no undamaged one.
+
+        Where the indexing ended at a place below that nobody passes, it goes on there, as behind lost bytes.
+
+        Raises:
+            OSError: the store does not answer. Throttled, ShuttingDown: as `needed_from`.
+        """
+        if self._framing is None or self._is_lost:
+            return True
+        try:
+            async with self._turn:
+                if self._is_impassable(begin) and begin not in self._names:
+                    if self._index is None:
+                        await self._begin()
+                    assert self._index is not None, "it was read, or made"
+                    self._unfinished = b""
+                    await self._store(behind_hole(self._index, begin))
+                    self._go_on()
+            return begin in self._names and bool(await self._verified(self._names[begin]))
+        except Corrupt:
+            return False  # It is damaged: readers are given the one before, and need what is behind that.
+
+    def _end(self, error: Exception) -> None:
+        """Index no more, because of an error."""
+        self.end_reason = str(error)
+        self._ended_at = (
+            None if self._index is None else self._reached
+        )  # Readers have room for more producers.
+        self._replica.notice = self._replica.notice or f"{ENDED}{self.end_reason}"
+
+    def _go_on(self) -> None:
+        """Index again."""
+        if self._replica.notice == f"{ENDED}{self.end_reason}":
+            self._replica.notice = ""
+        self.end_reason, self._ended_at = "", None
 
     async def forget_below(self, offset: ByteOffset) -> None:
         """Remove the producer indexes of index points below `offset`, which is one.
@@ -180,8 +230,7 @@ class Indexing:
             async with self._turn:
                 await self._catch_up()
         except (Corrupt, Trimmed) as error:
-            self.end_reason = str(error)
-            self._replica.notice = self._replica.notice or f"its producer index has ended: {error}"
+            self._end(error)
 
     async def _catch_up(self) -> None:
         if not self._is_loaded:
@@ -352,9 +401,11 @@ class Indexing:
         most = min(PRODUCERS_MAX, memory.producers_max)
         if count > most:
             self.close()  # The memory is others' too.
+            way_out = "" if most == PRODUCERS_MAX else "raise journals.index_producers_max, or "
             raise Corrupt(
                 f"journal {name}: more than {most} producers below {index.offset}: readers look for"
-                " themselves from its last index point on"
+                " themselves from its last index point on, and a trim keeps what is above:"
+                f" {way_out}publish to another journal"
             )
         try:
             memory.hold(self, count)

@@ -276,15 +276,20 @@ class Trimming:
             limits.append((named, NAMED))
         if (needed := self._needed_from()) is not None:
             limits.append((needed, "the commits of its author are needed from there on (register at)"))
-        if replica.index.last_end(min(limits)[0]) is None:
-            return ByteOffset(0), min(limits)[1]
-        if (open_from := await self._indexing.needed_from()) is not None:
-            limits.append((open_from, "readers of committed messages need the producers from there on"))
         most, why = min(limits)
         end = replica.index.last_end(most)
-        while end is not None and not self._indexing.may_begin_at(end):
-            end = replica.index.last_end(ByteOffset(end - 1))
+        if end is not None and (needed := await self._indexing.needed_from(end)) is not None:
+            most, why = min((most, why), (needed, self._for_readers()))
+            end = replica.index.last_end(most)
+        while end is not None and not await self._indexing.provide(end):
+            most, why = ByteOffset(end - 1), self._for_readers()
+            end = replica.index.last_end(most)
         return end or ByteOffset(0), why
+
+    def _for_readers(self) -> str:
+        """Why readers of committed messages need what is kept."""
+        ended = f"; it has ended: {reason}" if (reason := self._indexing.end_reason) else ""
+        return f"readers of committed messages need a producer index at the begin{ended}"
 
     def _needed_from(self) -> ByteOffset | None:
         registers = self._replica.log_registers
