@@ -39,7 +39,7 @@ from broadsheet.publish.publisher import MessagePublisher
 from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core import records
 from broadsheet.spark import batch_sink, kafka_options, sink, source_options
-from broadsheet.spark.read import META, META_IS
+from broadsheet.spark.meta_columns import ASKED_FOR, META, META_IS
 from broadsheet.wire import client
 from tests.project.citations import citing, standing
 from tests.project.error_texts import PART, error_texts
@@ -318,7 +318,8 @@ def spark_page() -> str:
         names = {name + "…" if name.endswith(".") else name: text for name, text in rows.items()}
         parts += [f"| {whose} | `{name}` | {_line(text)} |\n" for name, text in names.items()]
     parts.append("\n## Meta columns\n\n| column | type | is |\n|---|---|---|\n")
-    parts += [f"| `{name}` | {META[name]} | {_line(text)} |\n" for name, text in META_IS.items()]
+    types = META | ASKED_FOR
+    parts += [f"| `{name}` | {types[name]} | {_line(text)} |\n" for name, text in META_IS.items()]
     return "".join(parts)
 
 

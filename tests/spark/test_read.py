@@ -18,9 +18,10 @@ from broadsheet.message.spans import update
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
 from broadsheet.spark.encode import frames
+from broadsheet.spark.meta_columns import META
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
-from broadsheet.spark.read import META, Shape, frame_around, rows_of
+from broadsheet.spark.read import Shape, frame_around, rows_of
 from tests.message.histories import Drawn, committed, content_of, histories, rising
 
 ALL = pa.schema([("n", pa.int64()), *META.items()])

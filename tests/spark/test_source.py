@@ -37,8 +37,9 @@ from broadsheet.message.producer_state import begun
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import source
+from broadsheet.spark.meta_columns import Wanted
 from broadsheet.spark.offsets import Span
-from broadsheet.spark.read import META_DDL, rows_of
+from broadsheet.spark.read import rows_of
 from broadsheet.spark.source import BatchReader, BroadsheetDataSource, Sources, StreamReader
 
 X = StructType([StructField("x", LongType())])
@@ -99,7 +100,7 @@ def test_a_field_that_is_named_like_a_meta_column_is_read() -> None:
         }
     ]
     data = BroadsheetDataSource({"schema": "offset string", "metaColumn": "m"})
-    assert data.schema() == f"offset string, `m` STRUCT<{META_DDL}>"
+    assert data.schema() == f"offset string, {Wanted(struct='m').ddl()}"
 
 
 @pytest.mark.usefixtures("spark")
@@ -120,7 +121,7 @@ def test_a_meta_column_that_is_no_such_struct_is_refused(kind: str, words: str) 
 @pytest.mark.usefixtures("spark")
 def test_a_meta_column_that_is_spelt_in_another_case_is_refused() -> None:
     """Spark finds it, and the source took it for a field that no message has: all of it was null."""
-    with pytest.raises(ConfigError, match=r"metaColumn is 'm', and the schema says \['M'\]"):
+    with pytest.raises(ConfigError, match=r"asks for column 'm', and the schema says \['M'\]"):
         rows_of_line(b"", "M struct<end: bigint>", metaColumn="m")
 
 

@@ -16,9 +16,9 @@ from broadsheet.message.columns import Bytes, Int, texts_of, uuids_of
 from broadsheet.message.framing import FRAME_BYTES_MAX, MAGIC, Framing, Kind, framed
 from broadsheet.message.uuid import TEXT_BYTES, UUID_BYTES, Clock, ProducerId
 from broadsheet.spark.json_text import texts
+from broadsheet.spark.keys import TEXTS
 
 VALUE = "value"
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
@@ -30,7 +30,7 @@ def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
     """
     if VALUE in batch.schema.names:
         column = batch.column(VALUE)
-        if not any(is_kind(column.type) for is_kind in _TEXTS):
+        if not any(is_kind(column.type) for is_kind in TEXTS):
             raise ConfigError(
                 f"column '{VALUE}' is {column.type}, and a body is text or bytes: cast the column, "
                 "or rename it"

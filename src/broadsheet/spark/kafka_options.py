@@ -18,7 +18,10 @@ _BY_TIME: Final = (
     "tells an offset for a time, which may be inside a frame (startingInsideFrame)"
 )
 _TRIGGER: Final = "a batch takes what is there when it begins: give the query a trigger with processingTime"
-_HEADERS: Final = "a message has no headers: let them be fields of it"
+_HEADERS: Final = (
+    "a message has no headers: let them be fields of it, as a column headers ARRAY<STRUCT<key: STRING, "
+    "value: BINARY>>. Leave the option out"
+)
 _GROUPS: Final = "there are no consumer groups: a query's position is in its checkpoint. Leave the option out"
 _PATIENCE: Final = "give option patience, the seconds that the node may be away"
 _CLIENT: Final = "options kafka.… are those of Kafka's client: leave them out"

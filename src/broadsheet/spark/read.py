@@ -3,9 +3,8 @@
 The result depends only on (journal, begin, end), because committed bytes never change. The producers' states
 come from the newest producer index at or below `begin`, and the frames from there to `end` are sequenced.
 A message that lies before these frames, but whose acknowledgement lies in the span, is fetched from its own
-offset (`replay`). A span is sequenced in blocks of a few MiB, which bounds the memory. The meta columns are
-value, journal, offset, end, uuid, producer, clock, flags and malformed; every other column is parsed from
-the message. Units: byte offsets. Source: pipelines.1-3; journals.29.
+offset (`replay`). A span is sequenced in blocks of a few MiB, which bounds the memory. A column that is none
+of `meta_columns` is parsed from the message. Units: byte offsets. Source: pipelines.1-3; journals.29.
 """
 
 import sys
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import ConfigError, LocalProtocolError
-from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
+from broadsheet.message.columns import Bool, Frames, frames_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, beginning, begun
 from broadsheet.message.replay import Read, Rows, committed
@@ -24,40 +23,11 @@ from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.kept import NO_BASE, Kept, Whose
+from broadsheet.spark.meta_columns import NO_OPTION, Described, Wanted
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed, parser
 from broadsheet.spark.values import Values
 
-META = {
-    "value": pa.binary(),
-    "journal": pa.string(),
-    "offset": pa.int64(),
-    "end": pa.int64(),
-    "uuid": pa.string(),
-    "producer": pa.int64(),
-    "clock": pa.int64(),
-    "flags": pa.int32(),
-    "malformed": pa.bool_(),
-}
-META_IS = {
-    "value": "The message's bytes. For fixed frames without header and UUID; for JSON lines the line.",
-    "journal": "The name of the journal that holds the message.",
-    "offset": "Where the message's frame begins, in bytes of the journal.",
-    "end": "Where the message's frame ends, in bytes of the journal (exclusive).",
-    "uuid": "The message's UUID as text; null if it has none.",
-    "producer": "The producer id: 48 bits of the UUID.",
-    "clock": "When the message was sent, by its producer's clock: 100 ns since 1582-10-15, times 16, plus a "
-    "sequence number.",
-    "flags": "0: the message commits by itself. 1: a later acknowledgement of its producer committed it.",
-    "malformed": "Whether the message does not parse as the schema says. Such rows appear only with option "
-    "`malformed=keep`.",
-}
-"""The meta columns as the documentation describes them."""
-META_DDL = (
-    "value BINARY, journal STRING, offset BIGINT, end BIGINT, uuid STRING, producer BIGINT, clock BIGINT, "
-    "flags INT, "
-    "malformed BOOLEAN"
-)
 BLOCK_BYTES = 4 << 20
 """How much of a journal is sequenced at a time."""
 ROWS_PER_BATCH = 65_536
@@ -78,61 +48,27 @@ class Shape:
         malformed: Malformed = Malformed.FAIL,
         is_committed: bool = True,
         replay_bytes_max: int = REPLAY_BYTES_MAX,
-        meta_column: str = "",
+        meta: Wanted = NO_OPTION,
     ) -> None:
         """Judge the columns of a read.
 
-        Args:
-            meta_column: the struct that has the meta columns as its fields. Without it they stand beside the
-                columns that are parsed from a message.
-
         Raises:
-            LocalProtocolError: a meta column has another type. ConfigError: a column cannot be null, or the
-                struct is spelt in another case.
+            LocalProtocolError: a meta column has another type.
+            ConfigError: a column cannot be null, or as `Wanted.refuse_wrong`.
         """
+        meta.refuse_wrong(columns)
         self.columns = columns
-        self.meta_column = meta_column
+        self.meta = meta
         self.replay_bytes_max = replay_bytes_max
         self.malformed = malformed
         self.is_committed = is_committed
-        described = [field for field in columns if field.name in META]
-        if meta_column:
-            described = [each for field in columns if field.name == meta_column for each in _fields(field)]
-            if alike := [n for n in columns.names if n != meta_column and n.lower() == meta_column.lower()]:
-                raise ConfigError(
-                    f"option metaColumn is {meta_column!r}, and the schema says {alike}: spell it so"
-                )
-        for field in described:
-            if field.type != META[field.name]:
-                raise LocalProtocolError(
-                    f"column {field.name} is {META[field.name]}, and the schema says {field.type}: correct it"
-                )
-        self.parsed = pa.schema([field for field in columns if not self.is_meta(field.name)])
+        self.parsed = pa.schema([field for field in columns if not meta.has(field.name)])
         strict = [field.name for field in self.parsed if not field.nullable]
         if strict and malformed is Malformed.KEEP:
             raise ConfigError(
                 f"columns {strict} are NOT NULL, and with option malformed=keep a message that does not "
                 "parse is a row of nulls: let the columns be null, or set malformed to 'drop' or 'fail'"
             )
-
-    def is_meta(self, name: str) -> bool:
-        """Whether a column describes the message, and is not parsed from it."""
-        return name == self.meta_column if self.meta_column else name in META
-
-
-def _fields(column: pa.Field) -> list[pa.Field]:
-    """The fields of the struct that describes a message.
-
-    Raises:
-        LocalProtocolError: it is no struct, or a field is no meta column.
-    """
-    fields = column.type.fields if pa.types.is_struct(column.type) else [column]
-    if strange := [field.name for field in fields if field.name not in META]:
-        raise LocalProtocolError(
-            f"column {column.name} is named by option metaColumn, so it is a struct of meta columns: "
-            f"{strange} are none of {', '.join(META)}"
-        )
-    return list(fields)
 
 
 def read_span(
@@ -258,10 +194,9 @@ def _batches(framing: Framing, rows: Rows, span: Span, shape: Shape) -> Iterator
         values = Values(raw, begins[low : low + ROWS_PER_BATCH], ends[low : low + ROWS_PER_BATCH])
         table, good = parser(framing, shape.parsed).parse(values)
         keep = _judge(good, part, span, shape)
+        described = Described(span.journal, part, values, table, good, shape.meta)
         columns = [
-            _described(field, part, values, span, good)
-            if shape.is_meta(field.name)
-            else table.column(field.name)
+            described.column(field) if shape.meta.has(field.name) else table.column(field.name)
             for field in shape.columns
         ]
         columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
@@ -282,38 +217,3 @@ def _judge(good: Bool, frames: Frames, span: Span, shape: Shape) -> Bool | None:
     text = f"broadsheet: dropped {len(bad)} malformed messages of {span.journal}, first at {first}\n"
     sys.stderr.write(text)
     return good
-
-
-def _described(column: pa.Field, frames: Frames, values: Values, span: Span, good: Bool) -> pa.Array:
-    if column.name in META and not pa.types.is_struct(column.type):
-        return _meta(column.name, frames, values, span, good)
-    parts = [_meta(field.name, frames, values, span, good) for field in column.type.fields]
-    return pa.StructArray.from_arrays(parts, fields=column.type.fields)
-
-
-def _meta(name: str, frames: Frames, values: Values, span: Span, good: Bool) -> pa.Array:
-    match name:
-        case "value":
-            return values.binary()
-        case "journal":
-            return pa.array([span.journal], pa.string()).take(pa.array(np.zeros(len(values), np.int64)))
-        case "offset":
-            return pa.array(frames.begin)
-        case "uuid":
-            return _uuids(frames)
-        case "malformed":
-            return pa.array(~good)
-        case "clock":
-            return pa.array(frames.clock.astype(np.int64))
-        case "flags":
-            return pa.array(frames.flags.astype(np.int32))
-        case _:
-            column: Int = getattr(frames, name)
-            return pa.array(column)
-
-
-def _uuids(frames: Frames) -> pa.Array:
-    """The UUIDs as text; null if a message has none."""
-    raw = uuids_of(frames.producer, frames.clock, frames.flags)
-    texts = np.ascontiguousarray(texts_of(raw)).view("S36").reshape(-1).astype("U36")
-    return pa.array(texts, mask=frames.clock == 0)

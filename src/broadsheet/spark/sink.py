@@ -44,8 +44,8 @@ from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
 from broadsheet.spark.encode import VALUE, bodies, frames
-from broadsheet.spark.json_text import in_utc
 from broadsheet.spark.kafka_options import OF_SINK
+from broadsheet.spark.keys import keys_of
 from broadsheet.spark.options import Options
 from broadsheet.spark.worker import freeze_once
 
@@ -133,17 +133,10 @@ class Routing:
                 )
             places, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         else:
-            column = in_utc(batch.column(self.key)).to_pylist()
-            keys = [_key(value) for value in column]
+            keys = [key or b"" for key in keys_of(batch.column(self.key)).to_pylist()]
             places, names = np.array(modulo_each(keys, len(self.names))), self.names
         for place in np.unique(places).tolist():
             yield names[place], batch.take(pa.array(np.flatnonzero(places == place)))
-
-
-def _key(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    return b"" if value is None else str(value).encode()
 
 
 _held: dict[Fence, HeldStamper] = {}

@@ -41,6 +41,7 @@ from broadsheet.spark.connection import Target, chunks, head
 from broadsheet.spark.kafka_options import OF_SOURCE
 from broadsheet.spark.kept import Kept
 from broadsheet.spark.losses import Losses
+from broadsheet.spark.meta_columns import Wanted
 from broadsheet.spark.offsets import (
     Positions,
     Span,
@@ -58,7 +59,7 @@ from broadsheet.spark.offsets import (
 )
 from broadsheet.spark.options import Options
 from broadsheet.spark.parse import Malformed
-from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
+from broadsheet.spark.read import REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
 from broadsheet.spark.source_options import KNOWN
 from broadsheet.spark.subscription import Subscription, not_existing, of_each, of_each_that_exists
 from broadsheet.spark.worker import freeze_once
@@ -99,7 +100,7 @@ class Sources:
         self.malformed = Malformed(given.choice("malformed", [each.value for each in Malformed], "fail"))
         self.is_committed = given.flag("readCommitted", default=True)
         self.replay_bytes_max = given.count("maxReplayMemory", REPLAY_BYTES_MAX)
-        self.meta_column = given.text("metaColumn")
+        self.meta = Wanted.by(given)
         self.inside_frame = given.choice("startingInsideFrame", ("fail", "next"), "fail")
         self._told: dict[str, None] = {}
 
@@ -111,7 +112,7 @@ class Sources:
             malformed=self.malformed,
             is_committed=self.is_committed,
             replay_bytes_max=self.replay_bytes_max,
-            meta_column=self.meta_column,
+            meta=self.meta,
         )
 
     def batch(self) -> tuple[Positions, Positions]:
@@ -432,8 +433,8 @@ class BroadsheetDataSource(DataSource):
 
     def schema(self) -> str:
         """The parsed columns of option `schema`, and the meta columns."""
-        parsed, struct = self.options.get("schema", ""), self.options.get("metaColumn", "")
-        described = f"`{struct}` STRUCT<{META_DDL}>" if struct else META_DDL
+        given = Options(self.options, KNOWN, "source", OF_SOURCE)
+        parsed, described = given.text("schema"), Wanted.by(given).ddl()
         return f"{parsed}, {described}" if parsed else described
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -24,6 +24,10 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "columns.",
         "metaColumn": "The name of a struct column that holds the meta columns. Without it they are columns "
         "of their own, and a field of a message that is named like one of them cannot be read.",
+        "keyColumn": "The column, of those that are parsed from a message, that holds its key. Then there is "
+        "a meta column `key`, as bytes.",
+        "includeTimestamp": "Whether there is a meta column `timestamp`, which says when a message was sent: "
+        "`true`, or `false` (the default).",
         "startingOffsets": "Where a new query begins: `earliest` (the default), at the first bytes that are "
         "there, or a JSON object that gives a byte offset for each journal.",
         "endingOffsets": "Where a batch read ends: `latest` (the default), or a JSON object that gives a "
