@@ -541,7 +541,9 @@ async def test_of_trims_whose_callers_have_left_one_is_left_behind() -> None:
         await asyncio.wait(callers)
         later = asyncio.create_task(trimming.trim(ByteOffset(3 * PIECE)))
         await asyncio.sleep(0)
-        assert [each for each in housekeeping._tasks if ".trim." in each.get_name()] == [trimming._asked]
+        assert [each for each in housekeeping._tasks if ".trim." in each.get_name()] == [
+            trimming._asked._last
+        ]
         go_on.set()
         assert (await later).begin == 3 * PIECE
 

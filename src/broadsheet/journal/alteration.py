@@ -1,8 +1,9 @@
 """Alteration: changes the spec of a journal that lives, as far as that can be changed.
 
 What is stored already stays as it is: its codec, its length, its place. Where the change would make the
-journal another one, or its messages others, it is refused: the name, the store, the framing. The key of the
-spec is put under its revision, so that of two changes at once the second is made of the first one's result.
+journal another one, or its messages others, it is refused: the name, the store, the framing. The broker has
+one change made at a time. The key of the spec is put under its revision, so that none is made of a journal
+that is deleted meanwhile.
 Source: journals.23; `docs/protocols/journals.md`.
 """
 
@@ -10,7 +11,6 @@ from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from broadsheet.base.types import JournalName, Revision
 from broadsheet.errors import InvalidArgument, NotFound
 from broadsheet.journal.core.spec import JournalSpec, framing_of, spec_key, validate_spec
 from broadsheet.journal.keys import decode_info, encode_spec
@@ -47,24 +47,24 @@ def altered(spec: JournalSpec, change: SpecChange) -> JournalSpec:
     return found
 
 
-async def put_altered(
-    keyspace: Keyspace, name: JournalName, create_revision: Revision, change: SpecChange
-) -> JournalInfo | None:
-    """Put a journal's altered spec durably; None if another change came between.
+async def put_altered(keyspace: Keyspace, journal: JournalInfo, change: SpecChange) -> JournalInfo:
+    """Put the altered spec of a journal durably. No other alteration of it is under way.
 
     Raises:
         InvalidArgument: as `altered`. NotFound: it was deleted meanwhile. Nothing changed.
         Unknown: it may have been put.
     """
-    key = spec_key(name)
+    key = spec_key(journal.name)
     pair = keyspace.get(key)
-    if pair is None or pair.create_revision != create_revision or decode_info(pair).spec.is_deleting:
-        raise NotFound(f"journal {name} was deleted meanwhile")
-    info = decode_info(pair)
+    info = decode_info(pair) if pair is not None else journal
+    if pair is None or info.create_revision != journal.create_revision or info.spec.is_deleting:
+        raise NotFound(f"journal {journal.name} was deleted meanwhile")
     spec = altered(info.spec, change)
     if spec == info.spec:
         return info
     passed("journal.alter.before_put")
     outcome = await keyspace.transact([ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(spec))])
     passed("journal.alter.after_put")
-    return replace(info, spec=spec, mod_revision=outcome.revision) if outcome.succeeded else None
+    if not outcome.succeeded:
+        raise NotFound(f"journal {journal.name} was deleted meanwhile")
+    return replace(info, spec=spec, mod_revision=outcome.revision)

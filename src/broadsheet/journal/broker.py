@@ -22,7 +22,6 @@ from broadsheet.errors import (
     ShuttingDown,
     Status,
     StoreUnhealthy,
-    Throttled,
     TooLarge,
     Unknown,
 )
@@ -62,13 +61,10 @@ from broadsheet.journal.trimming import Trimming
 from broadsheet.keyspace.core.transaction import Absent, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
-from broadsheet.runtime.scope import carried
+from broadsheet.runtime.scope import OneByOne, carried
 
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
-
-ALTER_TRIES_MAX: Final = 16
-"""How often a change of a spec is made anew because another one came between."""
 
 T = TypeVar("T")
 
@@ -81,6 +77,7 @@ class Broker:
         self._context, self.troubles = context, context.troubles
         self._slots: dict[JournalName, Slot] = {}
         self._opening = OpeningTurns(context.config.openings_max)
+        self._altering = OneByOne()
         self._creating = 0
         """Creates under way, which may have no slot yet."""
         self._fullness = ""
@@ -197,28 +194,30 @@ class Broker:
     ) -> JournalInfo:
         """Change a journal's spec, durably, and have it act by that from now on.
 
+        One alteration of the node is under way at a time: each takes milliseconds of the loop if there are
+        many labels, and thousands that read one spec would be made anew, all in one turn, after each of them.
+
         Raises:
             InvalidArgument: a field cannot be changed, or its new value is not legal. Nothing changed.
             NotFound: there is no such journal, or the name belongs to another one. Nothing changed.
-            Throttled: others change it all the time. Nothing changed.
         """
-        return await self._carried(self._alter(name, create_revision, change), f"alter.{name}")
+        slot = self._slots.get(self.info(name, create_revision).name)
+        if slot is None:
+            raise NotFound(f"journal {name} does not exist")
+        task = f"alter.{name}"
+        async with slot.altering:  # Those of one journal wait for one another first, and hold up no others.
+            return await self._altering.carried(
+                lambda: self._begun(self._alter(slot, change), task),
+                partial(self._context.scope.spawn, name=task),
+                cut_off=partial(_cut_off, task),
+            )
 
-    async def _alter(
-        self, name: JournalName, create_revision: Revision | None, change: SpecChange
-    ) -> JournalInfo:
-        for _ in range(ALTER_TRIES_MAX):
-            revision = self.info(name, create_revision).create_revision
-            found = await put_altered(self._context.keyspace, name, revision, change)
-            if found is None:
-                continue
-            slot = self._slots.get(name)
-            if slot is not None and slot.info.create_revision == revision:
-                slot.info = max(slot.info, found, key=lambda each: each.mod_revision)
-                if slot.housekeeping is not None and slot.replica is not None:
-                    slot.housekeeping.on_spec(slot.info)
-            return found
-        raise Throttled(f"journal {name}: others change its settings all the time; try again")
+    async def _alter(self, slot: Slot, change: SpecChange) -> JournalInfo:
+        found = await put_altered(self._context.keyspace, slot.info, change)
+        slot.info = found
+        if slot.housekeeping is not None and slot.replica is not None:
+            slot.housekeeping.on_spec(found)
+        return found
 
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
         """Take a journal out of its slot, and have `deletion` mark it and remove its content.
@@ -259,14 +258,14 @@ class Broker:
         Raises:
             ShuttingDown: nothing was done. Unknown: the node shut down meanwhile.
         """
+        spawn = partial(self._context.scope.spawn, name=name)
+        return await carried(self._begun(work, name), spawn, cut_off=partial(_cut_off, name))
+
+    def _begun(self, work: Coroutine[Any, Any, T], name: str) -> Coroutine[Any, Any, T]:
         if self._is_closed:
             work.close()
             raise ShuttingDown(f"{name}: the node shuts down")
-        return await carried(
-            work,
-            partial(self._context.scope.spawn, name=name),
-            cut_off=lambda: Unknown(f"{name}: the node shut down before it was done"),
-        )
+        return work
 
     def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
         """The journal of that name, created at `create_revision` if that is given.
@@ -491,3 +490,7 @@ class Broker:
         replica.fullness = self._fullness
         if replica.pipeline.is_full != self.is_full:
             replica.deliver(Fullness(is_full=self.is_full))
+
+
+def _cut_off(name: str) -> Unknown:
+    return Unknown(f"{name}: the node shut down before it was done")

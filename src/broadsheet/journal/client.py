@@ -169,7 +169,6 @@ class Journals:
             InvalidArgument: the message says which field is wrong, or cannot be changed, and why. Nothing
                 changed.
             NotFound: there is no such journal. Nothing changed.
-            Throttled: others change it all the time. Nothing changed.
             Unknown: it may be changed. A repetition does no harm.
         """
         change = change_of(fragment_length, codec, store, flush_interval, retention, retained_bytes, labels)

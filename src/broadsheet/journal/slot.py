@@ -23,6 +23,8 @@ class Slot:
         self.begin_opening()
         self.attempt = asyncio.Lock()
         """Held while the journal is being opened, so that a deletion waits for the end of that."""
+        self.altering = asyncio.Lock()
+        """Held by the one caller whose change of the spec is made, or is the journal's next."""
         self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
         self.opening_error = ""  # Why the journal is not open yet.
 

@@ -29,7 +29,7 @@ from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
-from broadsheet.runtime.scope import carried
+from broadsheet.runtime.scope import OneByOne
 from broadsheet.runtime.waiting_line import WaitingLine
 
 RETRY: Final = Duration(60 * SECOND)
@@ -75,9 +75,7 @@ class Trimming:
         """
         self._replica, self._indexing, self._named_from, self._spawn = replica, indexing, named_from, spawn
         self._uploading = uploading
-        self._turn, self._asking = asyncio.Lock(), asyncio.Lock()
-        self._asked: asyncio.Task[None] | None = None
-        """The last trim that a caller asked for, who may have left."""
+        self._turn, self._asked = asyncio.Lock(), OneByOne()
         self._waiting = WaitingLine()
         """Trims that wait until the log names less."""
         self._timer: Timer | None = None
@@ -116,24 +114,13 @@ class Trimming:
     async def trim(self, below: ByteOffset) -> Trim:
         """Remove all that may be removed of what ends at or below an offset, even if the caller leaves.
 
-        Callers wait for one another, themselves: of each that came and left while the store is slow, a task
-        would be left behind.
-
         Raises:
             StoreUnhealthy: the journal is stopped; or the store does not answer. Some fragments may be
                 removed, none of them partly: repeat the call.
             RegistersUnknown: the registers are lost, and may say what is needed. Nothing was removed.
             ShuttingDown: the journal was closed meanwhile. Some fragments may be removed.
         """
-        async with self._asking:
-            if self._asked is not None:
-                await asyncio.wait((self._asked,))
-            return await self._trim(below)
-
-    async def _trim(self, below: ByteOffset) -> Trim:
         name = self._replica.name
-        if self._replica.is_closed:
-            raise ShuttingDown(f"journal {name} was closed")
 
         async def work() -> Trim:
             try:
@@ -145,11 +132,17 @@ class Trimming:
                     f" removed: {failed}; repeat the call when it answers"
                 ) from failed
 
-        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-            self._asked = self._spawn(work, f"trim.{name}")
-            return self._asked
+        def begin() -> Coroutine[Any, Any, Trim]:
+            if self._replica.is_closed:
+                raise self._closed()
+            return work()
 
-        return await carried(work(), spawn, cut_off=lambda: ShuttingDown(f"journal {name} was closed"))
+        return await self._asked.carried(
+            begin, lambda work: self._spawn(work, f"trim.{name}"), cut_off=self._closed
+        )
+
+    def _closed(self) -> ShuttingDown:
+        return ShuttingDown(f"journal {self._replica.name} was closed")
 
     @property
     def _has_stopped(self) -> bool:
@@ -260,7 +253,7 @@ class Trimming:
         """Up to which fragment's end content may go, 0 if none; and what stands against more."""
         replica = self._replica
         if replica.is_closed:
-            raise ShuttingDown(f"journal {replica.name} was closed")
+            raise self._closed()
         why = disagreement(replica.index.first_conflict())
         if self._has_stopped:
             why = replica.stop_reason or replica.log_fault or replica.damage or why
@@ -318,7 +311,7 @@ class Trimming:
         for fragment in doomed:
             async with self._uploading:  # For each: of 100,000 others would wait for minutes.
                 if replica.is_closed:  # A later journal of the name may store the same content.
-                    raise ShuttingDown(f"journal {replica.name} was closed")
+                    raise self._closed()
                 passed("journal.trim.before_delete")
                 await replica.store.delete(replica.name, fragment)
                 passed("journal.trim.after_delete")

@@ -161,3 +161,37 @@ async def carried(
 
     spawn(carry()).add_done_callback(ended)
     return await result
+
+
+class OneByOne:
+    """Carried works, one at a time. Callers wait for one another themselves, and may leave meanwhile.
+
+    If works waited instead, each caller that comes and leaves would leave one behind.
+    """
+
+    def __init__(self) -> None:
+        self._asking = asyncio.Lock()
+        self._last: asyncio.Task[None] | None = None
+        """The last work that was begun, whose caller may have left."""
+
+    async def carried(
+        self,
+        begin: Callable[[], Coroutine[Any, Any, T]],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        *,
+        cut_off: Callable[[], BroadsheetError],
+    ) -> T:
+        """Do as `carried` with the work that `begin` makes, when those that were asked for before have ended.
+
+        Raises:
+            BroadsheetError: raised by `begin` too.
+        """
+        async with self._asking:
+            if self._last is not None:
+                await asyncio.wait((self._last,))
+
+            def spawned(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                self._last = spawn(work)
+                return self._last
+
+            return await carried(begin(), spawned, cut_off=cut_off)

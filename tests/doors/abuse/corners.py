@@ -399,6 +399,22 @@ def index_crowd(target: Target, seconds: float) -> None:
     _crowd(target, seconds, lambda caller: caller.request(f.OPEN, "journal.producer_index", body)[1])
 
 
+@shape
+def alter_crowd(target: Target, seconds: float) -> None:
+    """8,000 alterations over 8 connections of one journal with 250 KiB of labels."""
+    labels = {f"label-{number:03d}": "v" * 1000 for number in range(250)}
+    writer = Raw(target.native, target.token)
+    writer.call("journal.create", {"spec": {"name": "mine/altered", "labels": labels}})
+    writer.close()
+    lengths = iter(range(1 << 20, 1 << 30))
+
+    def request(caller: Raw) -> bytes:
+        body = {"journal": "mine/altered", "change": {"length": next(lengths)}}
+        return caller.request(f.CALL, "journal.alter", body)[1]
+
+    _crowd(target, seconds, request)
+
+
 def _crowd(target: Target, seconds: float, request: Callable[[Raw], bytes]) -> None:
     callers: list[Raw] = []
     for _ in until(seconds):
