@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from broadsheet.base.types import JournalName
-from broadsheet.errors import NotFound, Status, TooLarge
+from broadsheet.errors import AlreadyExists, NotFound, Status, TooLarge
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import JournalSpec
@@ -80,6 +80,8 @@ async def test_creates_that_come_together_make_no_more_journals_than_may_be() ->
         ends = await asyncio.gather(*creates, return_exceptions=True)
         assert node.broker.count == 5
         assert sum(isinstance(end, TooLarge) for end in ends) == 15
+        with pytest.raises(AlreadyExists):
+            await node.broker.create(JournalSpec(name=names[0]))
         await node.broker.delete(names[0], None)
         await node.broker.create(JournalSpec(name=JournalName("full/again")))
     assert not crashes

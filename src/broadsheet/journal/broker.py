@@ -163,6 +163,8 @@ class Broker:
         return Duration(max(0, min(wait, by - self._context.time.now() - ANSWER_TIME)))
 
     async def _create(self, spec: JournalSpec) -> JournalInfo:
+        if spec.name in self._slots:  # First: callers who want it made if it is absent ask at each start.
+            raise AlreadyExists(f"journal {spec.name} exists")
         count, count_max = len(self._slots) + self._creating, self._context.config.journals_max
         if count >= count_max:
             raise TooLarge(f"{count} journals, and journals_max is {count_max}: delete some, or raise it")
