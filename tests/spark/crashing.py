@@ -9,9 +9,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.types import StructType
 
@@ -106,24 +106,32 @@ class CrashingReader(source.StreamReader):
         return super().partitions(start, end)
 
 
-class CrashingWriter(sink.SinkWriter):
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(unarmed(options), schema)
-        self.crash = dict(options)
+class Armed:
+    """A writer that is armed in each process that unpickles it."""
+
+    crash: Mapping[str, str]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         arm(self.crash)
 
 
-class CrashingBatchWriter(batch_sink.BatchWriter):
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(unarmed(options), schema)
-        self.crash = dict(options)
+class CrashingWriter(Armed, sink.SinkWriter):
+    pass
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        arm(self.crash)
+
+class CrashingBatchWriter(Armed, batch_sink.BatchWriter):
+    pass
+
+
+W = TypeVar("W", bound=Armed)
+
+
+def armed(kind: Callable[[Mapping[str, str], StructType], W], options: Any, schema: StructType) -> W:
+    arm(options)  # An unpickled source has not been through `__init__`.
+    writer = kind(unarmed(options), schema)
+    writer.crash = dict(options)
+    return writer
 
 
 class NaiveWriter(CrashingWriter):
@@ -152,14 +160,12 @@ class CrashingDataSource(source.BroadsheetDataSource):
         return CrashingReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> CrashingWriter:  # noqa: N802
-        arm(self.options)  # An unpickled source has not been through `__init__`.
-        return CrashingWriter(self.options, schema)
+        return armed(CrashingWriter, self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> CrashingBatchWriter:
-        arm(self.options)
         if overwrite:
             super().writer(schema, overwrite)
-        return CrashingBatchWriter(self.options, schema)
+        return armed(CrashingBatchWriter, self.options, schema)
 
 
 class NaiveDataSource(CrashingDataSource):
@@ -168,5 +174,4 @@ class NaiveDataSource(CrashingDataSource):
         return "naive"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NaiveWriter:  # noqa: N802
-        arm(self.options)
-        return NaiveWriter(self.options, schema)
+        return armed(NaiveWriter, self.options, schema)

@@ -3,6 +3,7 @@
 Of a query whose batches a function writes: D and Z1 here.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,25 @@ from tests.spark.windows import ROWS, WINDOWS, ZOMBIES, Case, output_of
 
 ALL = list(range(ROWS))
 pytestmark = [pytest.mark.spark, pytest.mark.windows, pytest.mark.timeout(300)]
-CI = ("B", "D", "E", "F", "K")
 
 
-def windows(names: dict[str, Any], ci: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(name, marks=[] if name in ci else pytest.mark.soak) for name in names]
+BY_FUNCTION = "foreach"
+"""The sink of a query whose batches a function writes: Spark calls it again with a batch it was killed in."""
 
 
-@pytest.mark.parametrize("name", windows(WINDOWS, CI))
-def test_a_killed_query_goes_on_exactly_once(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
+def windows(names: Iterable[str], ci: tuple[str, ...], sink: str = "stream") -> list[Any]:
+    return [pytest.param(sink, name, marks=[] if name in ci else pytest.mark.soak) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("sink", "name"),
+    windows(WINDOWS, ("B", "D", "E", "F", "K")) + windows("ABCDEFHK", ("D",), BY_FUNCTION),
+)
+def test_a_killed_query_goes_on_exactly_once(
+    sink: str, name: str, node: Any, spark: Any, tmp_path: Path
+) -> None:
     """Kill -9 of JVM and driver in the middle of a batch, then another run from the same checkpoint."""
-    case = Case(node.address, tmp_path, f"window/{name}")
+    case = Case(node.address, tmp_path, f"window/{sink}/{name}", sink=sink)
     first = output_of(case.driver(WINDOWS[name]))
 
     assert case.has_acted(), first[-4000:]
@@ -35,41 +44,10 @@ def test_a_killed_query_goes_on_exactly_once(name: str, node: Any, spark: Any, t
     assert commits == sorted(set(commits))
 
 
-@pytest.mark.parametrize("name", windows({name: WINDOWS[name] for name in "ABCDEFHK"}, ("D",)))
-def test_a_killed_query_of_a_function_goes_on_exactly_once(
-    name: str, node: Any, spark: Any, tmp_path: Path
-) -> None:
-    """The same with `foreach_batch`: Spark calls the function again with the batch that it was killed in."""
-    case = Case(node.address, tmp_path, f"function/{name}", sink="foreach")
-    first = output_of(case.driver(WINDOWS[name]))
-
-    assert case.has_acted(), first[-4000:]
-    assert case.committed() != ALL
-    finish(spark, case.plan)
-    assert case.committed() == ALL
-    commits = [record["batch"] for record in case.records() if record["type"] == "commit"]
-    assert commits == sorted(set(commits))
-
-
-@pytest.mark.parametrize("name", windows(ZOMBIES, ("Z1",)))
-def test_a_zombie_driver_of_a_function_adds_nothing(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
-    """It sleeps in its function while another driver runs the query to its end."""
-    case = Case(node.address, tmp_path, f"sleeper/{name}", sink="foreach")
-    zombie = case.driver(ZOMBIES[name])
-    case.wait_until_acted()
-    finish(spark, case.plan)
-    assert case.committed() == ALL
-    case.release()
-    out = output_of(zombie)
-
-    assert "FAILED" in out, out[-4000:]
-    assert case.committed() == ALL
-
-
-@pytest.mark.parametrize("name", windows(ZOMBIES, ("Z1",)))
-def test_a_zombie_driver_adds_nothing(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
-    """A driver that sleeps through its own replacement wakes up in the middle of its commit."""
-    case = Case(node.address, tmp_path, f"zombie/{name}")
+@pytest.mark.parametrize(("sink", "name"), windows(ZOMBIES, ("Z1",)) + windows(ZOMBIES, ("Z1",), BY_FUNCTION))
+def test_a_zombie_driver_adds_nothing(sink: str, name: str, node: Any, spark: Any, tmp_path: Path) -> None:
+    """A driver that sleeps through its own replacement wakes up in its commit, or in its function."""
+    case = Case(node.address, tmp_path, f"zombie/{sink}/{name}", sink=sink)
     zombie = case.driver(ZOMBIES[name])
     case.wait_until_acted()
     finish(spark, case.plan)
