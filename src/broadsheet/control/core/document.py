@@ -2,7 +2,10 @@
 
 It has no volatile data (offsets, lags, heartbeats): nodes are asked for those. Names and ids are text,
 revisions and terms are integers. The acceptor set is not part of it: it is in the register's value
-(`core.value`). These are plain values without state. Source: design/control.md control.1.
+(`core.value`). These are plain values without state. A node reads and writes it only as bytes, and founds it
+empty: the coordinator of control.8-12, which is not built yet, will fill nodes, namespaces and shards, and
+the chains of files will come after it. Their places in the format are kept for them.
+Source: design/control.md control.1.
 """
 
 from typing import Final
