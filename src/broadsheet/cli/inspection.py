@@ -1,7 +1,7 @@
 """Inspection: what a node knows of one journal, and whether its closed fragments can be read.
 
-Nothing is changed. What cannot be told, as where a token may not read or a journal is not open, is told with
-the reason, beside all that can. Units: bytes, byte offsets.
+Nothing is changed. If a token may not read, or a journal is not open, the report has the reason in place of
+what is not known, beside all that is. Units: bytes, byte offsets.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Publish: `broadsheet messages publish`, which publishes the lines of standard input, each once.
 
-What one read of the input brings is published together, to each journal in the order of the lines, and is
-durable before the input is read again. No state outlives a call: its error says how many lines are published
+The command reads a portion of the input, publishes its lines, to each journal in their order, and reads the
+next portion when these are durable. No state outlives a call: its error says how many lines are published
 for certain, and a second call with `--skip-lines` goes on behind them. Units: lines, bytes, seconds.
 """
 

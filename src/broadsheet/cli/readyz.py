@@ -18,7 +18,7 @@ PASSING: Final = ("opening", "no_quorum")
 
 
 def asked(address: str) -> ReadinessReply:
-    """What the node says whose HTTP door is at `address`.
+    """Ask the node whose HTTP door is at `address` whether it is ready.
 
     Raises:
         ConnectionError: it does not answer. OSError: it is of a release without the page.

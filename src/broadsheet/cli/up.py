@@ -71,7 +71,7 @@ def up(
 
 
 def _not_ready(cluster: Cluster, stop: threading.Event) -> list[str]:
-    """Why nodes cannot serve; empty if all can. What ends by itself after a start is waited for."""
+    """Why nodes cannot serve; empty if all can. Waits for causes that end by themselves after a start."""
     until = time.monotonic() + READY_SECONDS_MAX
     while True:
         told: list[str] = []

@@ -98,7 +98,12 @@ class _Block:
     def rows(
         self, count: int, start: int, wanted: Wanted | None = None, held: Sequence[tuple[Frames, bytes]] = ()
     ) -> Rows:
-        """What the first `count` frames commit above `start`, with `held` frames in front of the block."""
+        """The rows above `start` that the first `count` frames of the block commit, in commit order.
+
+        Args:
+            wanted: the open spans that are replayed.
+            held: the frames of these spans that lie before the block, with their bytes.
+        """
         frames, shift = self.frames.take(np.arange(count)), self.shift[:count]
         if held:
             before = Frames.joined([ours for ours, _ in held])
@@ -119,7 +124,7 @@ class _Block:
         return sizes
 
     def streamed(self, producer: ProducerId, replay: Replay) -> Iterator[Rows]:
-        """What one acknowledgement commits of the messages before the block, a few MiB at a time."""
+        """The rows before the block that one acknowledgement of `producer` commits, a few MiB at a time."""
         acknowledged = self.frames.clock[replay.at]
         greatest = np.uint64(self.index.states[producer].last_ack)
         for ours, content in self._earlier({producer: replay}):

@@ -69,7 +69,7 @@ class CommitJournal:
 
     @property
     def outcome(self) -> str:
-        """What is known of the last transaction, as a text."""
+        """Whether the last transaction is committed, in words that follow its number in an error."""
         if self._driver.is_decided:
             return "is committed"
         if self._driver.is_in_doubt or self._driver.asked is not None:  # That call was cancelled.

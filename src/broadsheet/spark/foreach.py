@@ -1,8 +1,8 @@
 """Foreach: calls a user's function for each batch of a query, and keeps the commit journal in step.
 
-The function gets the options with which it writes the batch exactly once (`batch_sink`). A batch that it did
-not write is recorded as one without rows, so that the numbers in the commit journal follow each other, and a
-checkpoint or a commit journal that is lost is noticed as by the sink of a query. Spark calls the function in
+The function gets the options with which it writes the batch exactly once (`batch_sink`). If it did not write,
+the batch is recorded as one without rows. So the numbers in the commit journal have no gaps, and a checkpoint
+or a commit journal that is lost is noticed, as by the sink of a query. Spark calls the function in
 the user's driver. Source: pipelines.6-11; docs/adr/0205.
 """
 

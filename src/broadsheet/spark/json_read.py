@@ -154,7 +154,7 @@ class ValueReader:
         self._decode = msgspec.json.Decoder(_object(fields), dec_hook=_instant).decode
 
     def read(self, values: Values, rows: Int) -> Part:
-        """Those of `rows` that msgspec decodes into the columns, in order."""
+        """Decode `rows` one by one, and leave out those that are malformed or do not fit the columns."""
         view, found, objects = values.raw.data, [], []
         bounds = zip(values.begins[rows].tolist(), values.ends[rows].tolist(), strict=True)
         for at, (begin, end) in enumerate(bounds):

@@ -2,10 +2,10 @@
 
 A read needs the producers' states at its begin. The owner of a journal stores them every 16 MiB, so a batch
 of a few rows would read up to 16 MiB that lie before it. A worker process keeps the states at the end of what
-it read, and takes them for a span that begins there or behind it, if they were made from the newest index
-point at or below that begin. Then a span gives the same rows whoever reads it: at an index point the owner
-may forget a producer, and states that were made across the point would still know it. Units: byte offsets.
-Source: pipelines.2; journals.29-30.
+it read. It begins a later span with them, instead of with the newest index point at or below the span, if
+they were made from that same index point. Then a span gives the same rows whoever reads it: at an index point
+the owner may forget a producer, and states that were made across the point would still know it.
+Units: byte offsets. Source: pipelines.2; journals.29-30.
 """
 
 from typing import Final, NamedTuple

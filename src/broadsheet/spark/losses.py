@@ -42,7 +42,7 @@ class Losses:
         self.tell(f"journal {journal} was deleted{again}: {gone} cannot be read", size=size)
 
     def of_begin(self, journal: str, was: Position, begin: int) -> None:
-        """What a journal had before `begin` was removed, and the query was to read it from `was` on.
+        """Fail, or tell once, that bytes from `was` to `begin`, which the query was to read, were removed.
 
         Raises:
             LocalProtocolError: the query does not go on without it.

@@ -124,7 +124,7 @@ class Progress(StreamingQueryListener, Collector):
         self._spark.streams.removeListener(self)
 
     def pending(self, query: str) -> dict[str, Pending]:
-        """What each journal of the query has pending at the query's position.
+        """The messages that no acknowledgement has decided at the query's position, by journal.
 
         Reads the journal from the last index point on, up to 16 MiB.
 
