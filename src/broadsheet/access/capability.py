@@ -17,7 +17,7 @@ class Capability(IntFlag):
     LIST = 1 << 1
     """See names and specs."""
     APPLY = 1 << 2
-    """Create, change and delete journals, shards and files."""
+    """Create, alter, trim and delete journals, and accept their losses."""
     READ = 1 << 3
     """Read content."""
     APPEND = 1 << 4
@@ -25,7 +25,7 @@ class Capability(IntFlag):
     REPLICATE = 1 << 5
     """Speak as a peer of this cluster."""
     ADMIN = 1 << 16
-    """Operate the cluster: metastore, status of nodes, drains, resets."""
+    """Operate the cluster: read and change its metastore."""
 
 
 EVERYTHING: Final = (

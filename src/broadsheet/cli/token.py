@@ -40,7 +40,8 @@ def mint(
     capabilities: Annotated[
         str,
         typer.Option(
-            help="Of list, apply (create and delete), read, append, replicate, admin; or all: `list,read`."
+            help="Of list, apply (create, alter, trim, delete, accept losses), read, append, replicate, "
+            "admin; or all: `list,read`."
         ),
     ],
     prefix: Annotated[
