@@ -359,6 +359,8 @@ def test_a_batch_is_cut_into_as_many_tasks_as_are_wanted(node: Any, is_committed
         ("minPartitions", "few", "option minPartitions is 'few'"),
         ("maxBytesPerTrigger", "-5", "option maxBytesPerTrigger is '-5'"),
         ("maxBytesPerTrigger", "10m", "option maxBytesPerTrigger is '10m'"),
+        ("minBytesPerTrigger", "-5", "option minBytesPerTrigger is '-5'"),
+        ("maxTriggerDelay", "15m", "waits for minBytesPerTrigger, which is not set: set both, or"),
         ("maxReplayMemory", "1e9", "option maxReplayMemory is '1e9'"),
         ("malformed", "ignore", "option malformed is 'ignore', not 'fail' or 'drop' or 'keep'"),
         ("readCommitted", "no", "option readCommitted is 'no', not 'true' or 'false'"),

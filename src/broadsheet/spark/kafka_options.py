@@ -13,11 +13,17 @@ _IN_BYTES: Final = (
     "a batch is limited in bytes and not in messages (ADR 0204): give option maxBytesPerTrigger, the number "
     "of messages times their mean length"
 )
+_MINIMUM: Final = (
+    "a batch waits for bytes and not for messages (ADR 0204): give option minBytesPerTrigger, the number of "
+    "messages times their mean length"
+)
 _BY_TIME: Final = (
     "give startingOffsets or endingOffsets, JSON of journal to byte offset: `journals.offset_at` of a client "
     "tells an offset for a time, which may be inside a frame (startingInsideFrame)"
 )
-_TRIGGER: Final = "a batch takes what is there when it begins: give the query a trigger with processingTime"
+_TRIGGER: Final = (
+    "batches begin no faster than the query's trigger: give the query a trigger with processingTime"
+)
 _HEADERS: Final = (
     "a message has no headers: let them be fields of it, as a column headers ARRAY<STRUCT<key: STRING, "
     "value: BINARY>>. Leave the option out"
@@ -34,8 +40,9 @@ OF_SOURCE: Final[Mapping[str, str]] = MappingProxyType(
         "maxmessagespertrigger": _IN_BYTES,
         "maxoffsetspertrigger": _IN_BYTES,
         "maxrecordsperpartition": _IN_BYTES,
-        "minoffsetspertrigger": _TRIGGER,
-        "maxtriggerdelay": _TRIGGER,
+        "minoffsetspertrigger": _MINIMUM,
+        "minmessagespertrigger": _MINIMUM,
+        "mintriggerdelay": _TRIGGER,
         "startingtimestamp": _BY_TIME,
         "startingoffsetsbytimestamp": _BY_TIME,
         "startingoffsetsbytimestampstrategy": _BY_TIME,

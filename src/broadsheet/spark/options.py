@@ -8,6 +8,8 @@ pipelines.5.
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from broadsheet.base.time import Duration
+from broadsheet.config import duration_of
 from broadsheet.errors import ConfigError
 from broadsheet.spark.kafka_options import instead
 
@@ -75,6 +77,14 @@ class Options:
         if not 0 <= found < float("inf"):
             raise ConfigError(f"option {name} is {text!r}, not a number of seconds of 0 or more")
         return found
+
+    def duration(self, name: str, default: str) -> Duration:
+        """A duration, as `30s` or `15m`.
+
+        Raises:
+            ConfigError: the option is something else, or has no unit.
+        """
+        return duration_of(self.text(name, default), f"option {name}")
 
     def flag(self, name: str, *, default: bool) -> bool:
         """`true` or `false`.

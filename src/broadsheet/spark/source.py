@@ -8,6 +8,7 @@ that its task needs. Rows are returned as Arrow batches. `.schema(…)` may be u
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any, Final
@@ -30,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from broadsheet.base.time import Instant
 from broadsheet.client_sync import SyncJournals
 from broadsheet.errors import ConfigError, LocalProtocolError, NotFound, Trimmed
 from broadsheet.journal.core.spec import FRAMING_LABEL, framing_of
@@ -58,6 +60,7 @@ from broadsheet.spark.offsets import (
     tasks,
 )
 from broadsheet.spark.options import Options
+from broadsheet.spark.pace import Pace
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
 from broadsheet.spark.source_options import KNOWN
@@ -66,6 +69,8 @@ from broadsheet.spark.worker import freeze_once
 
 UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
 """So many bytes behind the last index point of a journal an operator is told."""
+NO_LIMIT: Final = (1 << 63) - 1
+"""The limit in bytes of a stream that has none: more than a journal can have."""
 
 
 _kept = Kept()
@@ -93,7 +98,7 @@ class Sources:
         self.losses = Losses(is_fatal=given.flag("failOnDataLoss", default=True))
         self.task_count = given.count("tasks", 0) or os.cpu_count() or 1
         self.task_count_min = given.count("minPartitions", 0)
-        self.bytes_max = given.count("maxBytesPerTrigger", 0)
+        self.pace = Pace.by(given)
         self.starting = given.text("startingOffsets", "earliest")
         self.ending = given.text("endingOffsets", "latest")
         self.ends_early = self.ending.strip().lower() != "latest"
@@ -358,9 +363,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._encoded(self.sources.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
-        """The limit of option `maxBytesPerTrigger`, or no limit."""
-        bytes_max = self.sources.bytes_max
-        return ReadMaxBytes(bytes_max) if bytes_max else ReadAllAvailable()
+        """The limit of option `maxBytesPerTrigger`, or none.
+
+        By a limit a batch that may wait is told from one of trigger `once`, for which Spark asks for all.
+        """
+        pace = self.sources.pace
+        is_any = pace.bytes_min or pace.bytes_max
+        return ReadMaxBytes(pace.bytes_max or NO_LIMIT) if is_any else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
         """Note the present ends, above which a query with trigger AvailableNow does not read."""
@@ -369,14 +378,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """The end of the next batch."""
+        """The end of the next batch; `start`, if the batch waits for more."""
         heads = self.bounds if self.bounds is not None else self.sources.heads()
         begin = self.sources.followed(self._decoded(start), heads)
         self.seen = heads
         ends = {name: at._replace(begin=begin[name].begin) for name, at in heads.items()}
         if isinstance(limit, ReadMaxBytes):
             moved = [name for name in ends if ends[name].offset > begin[name].offset]
-            ends = limited(begin, ends, self.sources.points(moved), limit.max_bytes)
+            new_bytes = sum(ends[name].offset - begin[name].offset for name in moved)
+            if self.bounds is None and not self.sources.pace.is_due(new_bytes, Instant(time.monotonic_ns())):
+                return start
+            if new_bytes > limit.max_bytes:
+                ends = limited(begin, ends, self.sources.points(moved), limit.max_bytes)
         return self._encoded(begin | ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.

@@ -7,6 +7,7 @@ from typing import Final
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Kind
 from broadsheet.spark.connection import TARGET_OPTIONS
+from broadsheet.spark.pace import DELAY_MAX
 from broadsheet.spark.read import REPLAY_BYTES_MAX
 
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
@@ -38,6 +39,11 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "maxBytesPerTrigger": "How many bytes of journals one micro-batch reads at most, and at least one of "
         "each journal that has new ones; 0 (the default) for all. Messages whose acknowledgement is read "
         "become rows wherever they lie. There is no limit in messages (ADR 0204).",
+        "minBytesPerTrigger": "How many new bytes of its journals together a stream waits for before it "
+        "begins a micro-batch; 0 (the default) for none. The first one of each run does not wait, nor do "
+        "those of triggers availableNow and once.",
+        "maxTriggerDelay": "How long after the micro-batch before that wait ends at the latest, as `30s` or "
+        f"`15m`; {DELAY_MAX} by default.",
         "failOnDataLoss": "What to do if bytes that the query was to read are gone, because a journal was "
         "deleted, deleted and made again, or trimmed: `true` (the default) ends the query, `false` goes on "
         "without them, counts them, and reads the journal that has the name now from its begin.",
