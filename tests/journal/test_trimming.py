@@ -661,6 +661,24 @@ async def test_a_journal_does_not_begin_at_an_index_that_is_damaged() -> None:
         assert (await trimmed(node, 4 * length)) == Trim(ByteOffset(4 * length), "")
 
 
+async def test_a_reader_of_an_index_that_goes_meanwhile_is_told_so_and_not_of_damage() -> None:
+    """It was told that the index is missing: a query that goes on behind a trim ended."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(MESSAGES)
+        length = await message(node, 1, 0, Flag.OUTSIDE)
+        for number in range(1, 6):
+            await message(node, 1, number, Flag.OUTSIDE)
+        await at_rest(node)
+        indexing = await node.broker.indexing(NAME)
+        found = await indexing.at(ByteOffset(length))
+        assert await indexing.part(found, 0, 4)
+        assert (await trimmed(node, 3 * length)).begin == 3 * length
+
+        with pytest.raises(Trimmed, match=f"no fragment has offset {length}"):
+            await indexing.part(found, 4, found.size)
+
+
 async def test_a_span_that_is_open_at_the_newest_index_stays_if_a_later_one_was_not_stored() -> None:
     """The index in memory knew that it was decided, and that of the readers did not."""
     world = World()

@@ -320,10 +320,16 @@ class Indexing:
         """Bytes of a producer index that `at` found, from `begin` on: at least one, none at or behind `end`.
 
         Raises:
-            Corrupt: they are no longer there. OSError: the store does not answer.
-            ShuttingDown: the journal was closed meanwhile.
+            Trimmed: the journal begins above the index now. Corrupt: they are no longer there.
+            OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
         """
-        if content := await self._get(found.name, begin, end):
+        try:
+            content = await self._get(found.name, begin, end)
+        except Corrupt:
+            if found.offset < self._replica.begin:
+                raise trimmed(self._replica, found.offset) from None  # A trim has removed it meanwhile.
+            raise
+        if content:
             return content
         raise Corrupt(f"journal {self._replica.name}: producer index {found.name} ends at {begin}")
 
