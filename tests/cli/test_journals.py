@@ -403,7 +403,9 @@ def test_an_append_that_waits_for_its_node_says_so_and_until_when(
         process.stdin = None
         done, rest = process.communicate(timeout=SECONDS_MAX)
 
-    assert said.startswith("broadsheet: no answer for 3 s to 4 bytes for cli/waits: the node may be busy")
+    assert said.startswith(
+        "broadsheet: no commit for 3 s of 4 bytes for cli/waits: the node may be busy, full"
+    )
     assert re.search(r"waiting until \d\d:\d\d:\d\d, and saying then", said)
     assert (process.returncode, rest) == (0, b"")
     assert done.endswith(b" in 1 append\n")

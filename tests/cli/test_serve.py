@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from broadsheet import connect_sync
-from broadsheet.cli.running import FILE, Running, is_running, wait_until_ended
+from broadsheet.cli.running import FILE, Running, is_running
 from broadsheet.cli.serve import _started
 from broadsheet.doors.http.door import HTTPConfig
 from broadsheet.doors.native.door import NativeConfig
@@ -328,22 +329,25 @@ def filled(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs_root
-def test_a_full_disk_keeps_no_node_from_its_start(filled: Path) -> None:
-    """W8: reads go on. Every role had started, and the node ended for a file that is a hint."""
+def test_a_full_disk_keeps_no_node_from_its_start_and_none_from_its_end(filled: Path) -> None:
+    """W8: reads go on. `status` and `down` did not find a node whose start had no room for its file."""
     up = broadsheet("up", "--data-dir", filled, "--detach", "--json")
     said = json.loads(up.stdout)
     (told,) = said["nodes"]
+    process = os.pidfd_open(told["pid"])  # The lock is free, and `down` returns, a moment before it ends.
     try:
-        status = broadsheet("status", "--address", told["addresses"]["native"])
+        status = broadsheet("status", "--data-dir", filled)
         assert status.stdout.startswith("n1: not ready")
         assert (up.returncode, [each.startswith("n1: journals: ") for each in said["not_ready"]]) == (
             1,
             [True],
         )
         assert "appends need 256: free some" in said["not_ready"][0]
+        assert broadsheet("down", "--data-dir", filled).stdout == "n1: stopped\n"
     finally:
-        os.kill(told["pid"], signal.SIGKILL)
-        assert wait_until_ended(filled / "n1", seconds=10)
+        Running(node="n1", pid=told["pid"], addresses={}).signal(signal.SIGKILL)
+        assert select.select([process], [], [], 10)[0]
+        os.close(process)
 
 
 @pytest.mark.needs_root

@@ -153,9 +153,9 @@ class Waiting:
         self._is_told = True
         until = time.strftime("%H:%M:%S", time.localtime(self._since + self._seconds))
         print(
-            f"broadsheet: no answer for {WAITING_SECONDS:g} s to {length} bytes for {self._name}: the node"
-            f" may be busy, starting or gone (`broadsheet status`); waiting until {until}, and saying then"
-            " how to go on",
+            f"broadsheet: no commit for {WAITING_SECONDS:g} s of {length} bytes for {self._name}: the node"
+            f" may be busy, full, starting or gone (`broadsheet status`); waiting until {until}, and saying"
+            " then how to go on",
             file=sys.stderr,
         )
 

@@ -3,7 +3,6 @@
 The file is only a hint: the lock of the data directory alone tells whether the node runs.
 """
 
-import errno
 import os
 import signal
 import time
@@ -18,6 +17,7 @@ from broadsheet.runtime.data_dir import is_locked
 from broadsheet.runtime.disk import LocalDisk
 
 FILE: Final = "running.json"
+SPARE: Final = f"{FILE}.new"
 POLL_SECONDS: Final = 0.02
 
 
@@ -32,33 +32,21 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     def write(self, root: Path) -> bool:
         """Write the file into the data directory. Returns whether there was room for it.
 
-        On a full disk it overwrites the former file, which has about as many bytes.
+        On a full disk it overwrites the file that a node left: one that ended the spare, one that was killed
+        its own. Both have about as many bytes.
         """
-        content, new = msgspec.json.encode(self) + b"\n", root / f"{FILE}.new"
-        try:
-            new.write_bytes(content)
-            new.replace(root / FILE)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-        else:
+        content, spare = msgspec.json.encode(self) + b"\n", root / SPARE
+        if _overwrote(spare, content):
+            spare.replace(root / FILE)
             return True
-        with suppress(FileNotFoundError):
-            new.unlink()
-        try:
-            with (root / FILE).open("r+b", buffering=0) as file:
-                is_whole = file.write(content) == len(content)
-                file.truncate()
-        except OSError as error:
-            if error.errno not in (*NO_SPACE, errno.ENOENT):
-                raise
-            return False
-        return is_whole
+        spare.unlink(missing_ok=True)
+        return (root / FILE).exists() and _overwrote(root / FILE, content)
 
     @staticmethod
     def forget(root: Path) -> None:
-        """Remove the file, when the node ends."""
-        (root / FILE).unlink(missing_ok=True)
+        """Take the file away, when the node ends: it is the spare of the next start, on a full disk, too."""
+        with suppress(FileNotFoundError):
+            (root / FILE).replace(root / SPARE)
 
     @classmethod
     def read(cls, root: Path) -> Self | None:
@@ -78,6 +66,20 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
                 os.kill(self.pid, number)
         except (FileNotFoundError, ProcessLookupError):
             return
+
+
+def _overwrote(file: Path, content: bytes) -> bool:
+    """Write a file in the blocks that it has, if it is there. Returns whether there was room for all."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as out:
+            is_whole = out.write(content) == len(content)
+            out.truncate()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        return False
+    return is_whole
 
 
 def ending_signals() -> list[signal.Signals]:
