@@ -169,8 +169,8 @@ def test_a_restart_of_the_node_breaks_neither_off(node: NodeProcess, tmp_path: P
 
 
 def test_a_damaged_part_is_named_and_a_missing_one_too(node: NodeProcess, tmp_path: Path) -> None:
-    """What is imported from it is not what was exported."""
-    filled(node, 3_000)
+    """What is imported from it is not what was exported, and was appended up to its last 4 MiB."""
+    filled(node, 5_000)
     there = tmp_path / "export"
     run(node, "export", NAME, there)
     with library.connect_sync(node.address) as client:
@@ -181,6 +181,7 @@ def test_a_damaged_part_is_named_and_a_missing_one_too(node: NodeProcess, tmp_pa
         file.seek(1000)
         file.write(b"?")
     assert f"{first} has the SHA-1" in run(node, "import", COPY, there, status=1)
+    assert not content_of(node, COPY)
     with second.open("ab") as file:
         file.write(b"?")
     assert "has 6 bytes, and its name tells 5" in run(node, "import", "cli/third", there, status=2)

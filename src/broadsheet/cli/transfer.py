@@ -294,28 +294,27 @@ def _cut(framing: Framing | None, buffer: bytearray) -> int:
 
 
 def _pieces(parts: Sequence[Part], begin: int, end: int) -> Iterator[bytes]:
-    """The content of `[begin, end)`, read from the files; a part that is read to its end fits its name.
+    """The content of `[begin, end)`, read from the files, each of which was found to fit its name before.
 
     Raises:
-        Corrupt: it does not.
+        Corrupt: one does not.
     """
     for part in parts:
         low, high = max(begin, part.begin), min(end, part.end)
         if low >= high:
             continue
-        digest = hashlib.sha1(usedforsecurity=False)
         with part.path.open("rb") as file:
-            at = part.begin  # Also where `begin` is behind it: the sum is of the whole part.
-            while at < high:
-                piece = file.read(min(PIECE_BYTES, high - at))
+            if part.sum:
+                found = hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False))
+                if found.digest() != part.sum:
+                    raise Corrupt(f"{part.path} has the SHA-1 {found.hexdigest()}, not that of its name")
+            file.seek(low - part.begin)
+            while low < high:
+                piece = file.read(min(PIECE_BYTES, high - low))
                 if not piece:
-                    raise Corrupt(f"{part.path} ends {high - at} bytes early")
-                digest.update(piece)
-                at += len(piece)
-                if at == part.end and part.sum not in (b"", digest.digest()):
-                    raise Corrupt(f"{part.path} has the SHA-1 {digest.hexdigest()}, not that of its name")
-                if at > low:
-                    yield piece[max(0, low - at + len(piece)) :]
+                    raise Corrupt(f"{part.path} ends {high - low} bytes early")
+                low += len(piece)
+                yield piece
 
 
 async def _sum_of(client: Client, info: JournalInfo, end: int, advance: Advance) -> bytes:
