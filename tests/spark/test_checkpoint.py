@@ -1,5 +1,7 @@
 """A checkpoint and its commit journal belong together, also before the first batch is known to either."""
 
+import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -11,16 +13,24 @@ from pyspark.sql.types import LongType, StructField, StructType
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.sink.core.records import Fence
-from broadsheet.spark.application import place
-from broadsheet.spark.checkpoint import COMMITS_FILE, Commits, keep_to, query_of, refuse_unreadable
+from broadsheet.spark.application import SparkFiles, place
+from broadsheet.spark.checkpoint import (
+    COMMITS_FILE,
+    Commits,
+    keep_to,
+    logged,
+    query_of,
+    refuse_unusable,
+)
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 from broadsheet.spark.sink import Done, SinkWriter
+from tests.spark.object_store import BUCKET, ObjectStore, object_store
 
 ROWS = StructType([StructField("x", LongType())])
 
 
-def commit_first_batch(address: str, checkpoint: Path, journal: str, fence: str) -> None:
+def commit_first_batch(address: str, checkpoint: Path | str, journal: str, fence: str) -> None:
     """START and COMMIT of batch 0, as a driver does them that begins at this checkpoint."""
     CommitJournal(Target(address), journal).begin(Fence(fence))
     options = {"address": address, "journal": "check/out", "commitJournal": journal, "fence": fence}
@@ -104,11 +114,82 @@ def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["hdfs://127.0.0.1:1/c", "viewfs://cluster/c", "wasbs://c@a/c", "other://x/c"]
+    "where",
+    [
+        "hdfs://127.0.0.1:1/c",
+        "viewfs://cluster/c",
+        "wasbs://c@a/c",
+        "other://x/c",
+        "abfss://c@127.0.0.1:1/c",
+    ],
 )
 def test_a_checkpoint_that_a_commit_could_not_read_is_refused_at_start(where: str) -> None:
-    """The query ran its first batch, and failed in its commit, after it had ended the older run."""
-    with pytest.raises(ConfigError, match=f"{where}' cannot be read from Python.*pyarrow says"):
-        refuse_unreadable(where)
+    """The query ran its first batch, and failed in its commit, after it had ended the older run.
+
+    Of a library that is missing pyarrow says on a hundred lines where it is not.
+    """
+    with pytest.raises(ConfigError, match=f"{where}' cannot be read and written from Python") as told:
+        refuse_unusable(where, lambda _: True)
+    assert re.search("pyarrow says: [^\n]+. Give pyarrow what it needs", str(told.value))
+    assert "\n" not in str(told.value)
     for local in ("/c", "file:/c", "file:///c", "c"):
-        refuse_unreadable(local)
+        refuse_unusable(local, lambda _: False)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """An object store that the environment names, as that of a driver does."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "some")
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")  # Otherwise content is in chunks.
+    with object_store() as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", found.address)
+        yield found
+
+
+def test_a_checkpoint_in_an_object_store_is_as_one_on_this_machine(node: Any, store: ObjectStore) -> None:
+    """From START to the second query that takes it for its own, and whatever characters its path has."""
+    where = f"s3a://{BUCKET}/jobs/a#b?c %20d"
+    refuse_unusable(where, store.remove)
+    assert (store.objects, query_of(where)) == ({}, "")
+
+    store.objects[f"{BUCKET}/jobs/a#b?c %20d/metadata"] = b'{"id":"q-1"}'
+    store.objects[f"{BUCKET}/jobs/a#b?c %20d/offsets/0"] = b"offsets"
+    assert query_of(where) == "q-1"
+    commit_first_batch(node.address, where, "check/stored", "a")
+    commit_first_batch(node.address, where, "check/stored", "b")
+    with pytest.raises(LocalProtocolError, match="belongs to commit journal check/stored"):
+        commit_first_batch(node.address, where, "check/strange", "c")
+    with pytest.raises(ConfigError, match="cannot read the offsets of batch 1 in checkpoint"):
+        logged(where, 1)
+    assert sorted(store.objects) == [
+        f"{BUCKET}/jobs/a#b?c %20d/{each}" for each in (COMMITS_FILE, "metadata", "offsets/0")
+    ]
+
+
+def test_a_store_that_a_commit_could_not_write_is_refused_at_start(store: ObjectStore) -> None:
+    """It could be read, so the query ran until its first commit, and the older run was over by then."""
+    store.is_read_only = True
+
+    with pytest.raises(ConfigError, match=r"cannot be read and written from Python.*ACCESS_DENIED"):
+        refuse_unusable(f"s3a://{BUCKET}/c", store.remove)
+
+
+def test_a_store_that_is_another_for_spark_is_refused_at_start(store: ObjectStore) -> None:
+    """A bucket of one name in two stores: the first commit found no offsets, after the older run was over."""
+    with object_store() as of_spark, pytest.raises(ConfigError, match=r"AWS_ENDPOINT_URL as spark\.hadoop"):
+        refuse_unusable(f"s3a://{BUCKET}/c", of_spark.remove)
+    assert not any("broadsheet" in key for key in store.objects)
+
+
+def test_spark_removes_what_python_wrote(spark: Any, tmp_path: Path) -> None:
+    """By that START knows that both have one file system; a path may have any character."""
+    rows = spark.readStream.format("rate").load()
+    files = SparkFiles(rows.writeStream, f"{tmp_path}/a#b %20c")
+    (tmp_path / "a#b %20c").mkdir()
+    (tmp_path / "a#b %20c" / "probe").touch()
+
+    assert files.remove(f"{files.location}/probe")
+    assert not files.remove(f"{files.location}/probe")
+    with pytest.raises(ConfigError, match="Spark cannot open checkpointLocation 'other://x/c'"):
+        SparkFiles(rows.writeStream, "other://x/c")

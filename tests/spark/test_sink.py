@@ -77,7 +77,7 @@ def test_a_checkpoint_is_tried_before_an_older_run_is_ended(node: Any, spark: An
 
     for where, words in (
         ("s3a://bucket/c", "Spark cannot open checkpointLocation 's3a://bucket/c'"),
-        ("hdfs://127.0.0.1:1/c", "cannot be read from Python"),
+        ("hdfs://127.0.0.1:1/c", "cannot be read and written from Python"),
     ):
         with pytest.raises(ConfigError, match=words):
             start_query(spark, case.plan | {"checkpoint": where})

@@ -6,7 +6,8 @@ Units: seconds. Source: pipelines.4, pipelines.6.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from broadsheet.client_sync import connect_sync
@@ -14,7 +15,7 @@ from broadsheet.errors import ConfigError
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.history import refuse_other_query
 from broadsheet.sink.core.records import FENCE_BYTES, Fence
-from broadsheet.spark.checkpoint import query_of, refuse_unreadable
+from broadsheet.spark.checkpoint import query_of, refuse_unusable
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import PATIENCE_S, Target, patiently, token_of
 from broadsheet.spark.subscription import OPTIONS, Subscription, not_existing
@@ -74,8 +75,9 @@ def start(
     options = given.sink | {name.lower(): text for name, text in ours.items()}
     query = ""
     if location := options.get("checkpointlocation"):
-        options["checkpointlocation"] = found = qualified(writer, location)
-        refuse_unreadable(found)
+        files = SparkFiles(writer, location)
+        options["checkpointlocation"] = found = files.location
+        refuse_unusable(found, files.remove)
         query = query_of(found)
         writer = writer.option("checkpointLocation", found)
     if foreach_batch is None:
@@ -139,20 +141,41 @@ def given_to(writer: "DataStreamWriter") -> Given:
     return Given(_lower(as_java(field.get(written))), [_lower(each) for each in ours], frame.schema)
 
 
-def qualified(writer: "DataStreamWriter", location: str) -> str:
-    """Where Spark keeps a checkpoint, with its file system: `location` may be relative, or in a default one.
+class SparkFiles:
+    """The file system of a checkpoint, as Spark has it."""
 
-    Raises:
-        ConfigError: Spark cannot open that file system.
-    """
+    def __init__(self, writer: "DataStreamWriter", location: str) -> None:
+        """Open the file system of `location`, which may be relative, or in a default one.
+
+        Raises:
+            ConfigError: Spark cannot open it.
+        """
+        session = writer._spark  # noqa: SLF001 - as above.
+        assert session._jvm is not None, "a session has a JVM"  # noqa: SLF001 - as above.
+        self._path = session._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - as above.
+        path = self._path(location)
+        with _of_spark(location):
+            hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - as above.
+            self._system = path.getFileSystem(hadoop)
+            self.location = str(self._system.makeQualified(path).toString())
+            """Where Spark keeps the checkpoint, with its file system."""
+
+    def remove(self, file: str) -> bool:
+        """Remove a file, and tell whether there was one.
+
+        Raises:
+            ConfigError: Spark cannot remove it.
+        """
+        with _of_spark(self.location):
+            return bool(self._system.delete(self._path(file), False))  # noqa: FBT003 - Hadoop's.
+
+
+@contextmanager
+def _of_spark(location: str) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
 
-    session = writer._spark  # noqa: SLF001 - as above.
-    assert session._jvm is not None, "a session has a JVM"  # noqa: SLF001 - as above.
-    path = session._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001 - as above.
     try:
-        system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-        return str(system.makeQualified(path).toString())
+        yield
     except Py4JJavaError as error:
         raise ConfigError(
             f"Spark cannot open checkpointLocation {location!r} ({error.java_exception}): add the jars of "

@@ -13,11 +13,13 @@ import hashlib
 import os
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.position import Position, positions_to_text
@@ -26,9 +28,12 @@ COMMITS_FILE: Final = "broadsheet-commits"
 """The file that names the query's commit journal."""
 _LOCAL: Final = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
 """A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
-_S3: Final = re.compile(r"^s3[an]://")
+_ELSEWHERE: Final = re.compile(r"([A-Za-z][\w+.-]*)://([^/]*)(/.*)", re.DOTALL)
+_S3: Final = ("s3a", "s3n")
 """Hadoop's names of what pyarrow calls s3."""
-_FAILED: Final = (OSError, ValueError, RuntimeError)
+_PROBE: Final = ".broadsheet-start"
+"""The first part of the name of the file that START writes into a checkpoint elsewhere, and removes."""
+_FAILED: Final = (OSError, ValueError, RuntimeError, pa.ArrowException)
 """What a file system raises, here or in pyarrow."""
 
 
@@ -59,32 +64,53 @@ def logged(checkpoint: str, batch: int) -> Logged:
         return Logged(hashlib.sha256(content).hexdigest(), _positions_in(content))
     except _FAILED as error:
         raise ConfigError(
-            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}. Give option "
-            "checkpointLocation as a path that this process can read"
+            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {_said(error)}. Give "
+            "option checkpointLocation as a path that this process can read"
         ) from error
 
 
-def refuse_unreadable(checkpoint: str) -> None:
-    """Refuse, at START, a checkpoint in a file system that a commit could not read.
+def refuse_unusable(checkpoint: str, remove_by_spark: Callable[[str], bool]) -> None:
+    """Refuse, at START, a checkpoint in a file system that a commit could not read and write.
+
+    A file is written from here, and Spark removes it: then both mean the same directory. Spark's session and
+    the environment of Python, which have an address and rights each, may mean two stores by one name.
 
     Args:
         checkpoint: with its file system; without one it is a path of this machine.
+        remove_by_spark: lets Spark remove a file, and says whether there was one.
 
     Raises:
-        ConfigError: pyarrow cannot open that file system, or not with the rights that this process has.
+        ConfigError: pyarrow cannot open that file system, or not with the rights that this process has, or
+            Spark has another one.
     """
     if _LOCAL.fullmatch(checkpoint) is not None:
         return
+    probe = f"{_PROBE}-{os.urandom(8).hex()}"
     try:
-        system, path = _system_of(checkpoint)
-        system.get_file_info(path)
+        _write_elsewhere(checkpoint, probe, probe.encode())
+        is_same = _read(checkpoint, probe) == probe.encode() and remove_by_spark(f"{checkpoint}/{probe}")
+        if not is_same:
+            system, path = _system_of(checkpoint)
+            system.delete_file(f"{path}/{probe}")
     except _FAILED as error:
         raise ConfigError(
-            f"checkpointLocation {checkpoint!r} cannot be read from Python, where a commit compares the "
-            f"checkpoint's offsets; pyarrow says: {error}. Give pyarrow what it needs in the driver's "
-            "environment (hdfs: JAVA_HOME, HADOOP_HOME and CLASSPATH; s3a: AWS_…; abfss: AZURE_…), or name a "
-            "directory that is mounted where the driver runs"
+            f"checkpointLocation {checkpoint!r} cannot be read and written from Python, where a commit "
+            f"compares the checkpoint's offsets; pyarrow says: {_said(error)}. Give pyarrow what it needs in "
+            "the driver's environment (hdfs: JAVA_HOME, HADOOP_HOME and CLASSPATH; s3a: AWS_…; abfss: "
+            "AZURE_…), or name a directory that is mounted where the driver runs"
         ) from error
+    if not is_same:
+        raise ConfigError(
+            f"checkpointLocation {checkpoint!r} is one place for Spark and another for Python: Spark does "
+            "not find what Python wrote there. Let the driver's environment name the store that the session "
+            "names (s3a: AWS_ENDPOINT_URL as spark.hadoop.fs.s3a.endpoint), or name a directory that is "
+            "mounted where the driver runs"
+        )
+
+
+def _said(error: Exception) -> str:
+    """What `error` says first. pyarrow lists each place where it looked for a library."""
+    return next((line.strip(" .") for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -105,8 +131,8 @@ def query_of(checkpoint: str) -> str:
         return ""  # Of a damaged one Spark says so itself.
     except _FAILED as error:
         raise ConfigError(
-            f"cannot read whose checkpoint {checkpoint!r} is: {error}. Give option checkpointLocation as a "
-            "path that this process can read"
+            f"cannot read whose checkpoint {checkpoint!r} is: {_said(error)}. Give option "
+            "checkpointLocation as a path that this process can read"
         ) from error
 
 
@@ -146,8 +172,8 @@ def keep_to(checkpoint: str, ours: Commits) -> None:
             theirs = _noted(checkpoint)  # Another driver may have been first.
     except _FAILED as error:
         raise ConfigError(
-            f"cannot read or write {COMMITS_FILE} in checkpoint {checkpoint!r}: {error}. Give option "
-            "checkpointLocation as a directory in which this process can write"
+            f"cannot read or write {COMMITS_FILE} in checkpoint {checkpoint!r}: {_said(error)}. Give "
+            "option checkpointLocation as a directory in which this process can write"
         ) from error
     if theirs is None:
         raise ConfigError(
@@ -187,9 +213,7 @@ def _write(checkpoint: str, content: bytes) -> None:
     """
     local = _LOCAL.fullmatch(checkpoint)
     if local is None:
-        system, path = _system_of(checkpoint)
-        with system.open_output_stream(f"{path}/{COMMITS_FILE}") as stream:
-            stream.write(content)
+        _write_elsewhere(checkpoint, COMMITS_FILE, content)
         return
     draft = Path(local[1], f".{COMMITS_FILE}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("wb") as file:
@@ -202,6 +226,13 @@ def _write(checkpoint: str, content: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _write_elsewhere(checkpoint: str, name: str, content: bytes) -> None:
+    """Write a file of a checkpoint that is not on this machine."""
+    system, path = _system_of(checkpoint)
+    with system.open_output_stream(f"{path}/{name}") as stream:
+        stream.write(content)
 
 
 def _place(draft: Path, file: Path) -> None:
@@ -222,7 +253,12 @@ def _place(draft: Path, file: Path) -> None:
 
 
 def _system_of(checkpoint: str) -> tuple[Any, str]:
+    """The file system of a checkpoint elsewhere, and its path there, which is no URL to Spark, nor to us."""
     from pyarrow.fs import FileSystem  # Most checkpoints are local, and need none.
 
-    found: tuple[Any, str] = FileSystem.from_uri(_S3.sub("s3://", checkpoint))
-    return found
+    found = _ELSEWHERE.fullmatch(checkpoint)
+    if found is None:
+        raise ValueError("it names no file system, as 'scheme://authority/path' does")
+    scheme = "s3" if found[1] in _S3 else found[1]
+    system, root = FileSystem.from_uri(f"{scheme}://{found[2]}/")
+    return system, f"{root.rstrip('/')}{found[3]}"

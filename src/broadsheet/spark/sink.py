@@ -85,7 +85,7 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "fence": "The id of this run of the query. `start` sets it.",
         "checkpointLocation": "Spark's own option, of a query. A commit reads the batch's offsets there, and "
         "the first commit writes there which commit journal the query has. It is on this machine or in a "
-        "file system that pyarrow can open.",
+        "file system that pyarrow can write.",
         "queryName": "Spark's own option.",
     }
 )
