@@ -11,21 +11,18 @@ of CPU, which neighbours on the machine disturb least. The last columns say whos
 
 import argparse
 import json
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
+from _spark import Case, measure, node, table  # type: ignore[import-not-found]
 
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
-from broadsheet.cli.cluster import Cluster
 from broadsheet.client_sync import connect_sync
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing
@@ -40,11 +37,6 @@ SCHEMA = "key long, ts long, amount double"
 PARTS = 2
 ROWS_PER_APPEND = 40_000
 WALL = WallTime(1_700_000_000_000_000_000)
-
-
-class Case(NamedTuple):
-    rows: int
-    work: Callable[[int], object]
 
 
 def bodies(rows: range, framing: Framing) -> pa.Array:
@@ -73,82 +65,22 @@ def fill(journals: Any, name: str, framing: Framing, rows: range, file: Path | N
     return b"".join(everything)
 
 
-def cpu_seconds(node: psutil.Process) -> dict[str, float]:
-    """CPU so far of JVM, Python processes (with those that have ended) and node."""
-    own = psutil.Process().cpu_times()
-    spent = {"JVM": 0.0, "Python": own.user + own.system, "node": 0.0}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            times, name = process.cpu_times(), process.name()
-        except psutil.NoSuchProcess:
-            continue
-        kind = "node" if process.pid == node.pid else "JVM" if name == "java" else "Python"
-        spent[kind] += times.user + times.system
-        spent["Python"] += times.children_user + times.children_system
-    return spent
-
-
-def measure(cases: dict[str, Case], rounds: int, node: psutil.Process) -> dict[str, dict[str, float]]:
-    """Every case once a round, in turn; medians of all rounds but the first."""
-    walls: dict[str, list[float]] = {name: [] for name in cases}
-    spent: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
-        for name, case in cases.items():
-            wall, before = time.perf_counter(), cpu_seconds(node)
-            case.work(number)
-            took, after = time.perf_counter() - wall, cpu_seconds(node)
-            if number:
-                walls[name].append(took)
-                spent[name].append({kind: after[kind] - before[kind] for kind in after})
-    report = {}
-    for name, case in cases.items():
-        cpu = statistics.median(sum(each.values()) for each in spent[name])
-        report[name] = {
-            "rows_per_s": case.rows / statistics.median(walls[name]),
-            "rows_per_cpu_s": case.rows / max(cpu, 1e-6),
-        } | {
-            f"{kind}_us_per_row": statistics.median(each[kind] for each in spent[name]) / case.rows * 1e6
-            for kind in spent[name][0]
-        }
-    return report
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        report = run(Path(directory), options.rows, options.rounds)
+    with tempfile.TemporaryDirectory() as directory, node(Path(directory) / "node") as (address, process):
+        report = cases(Path(directory), address, options.rows, options.rounds, process)
     if options.json:
         print(json.dumps(report))
-        return
-    heads = f"{'rows/s':>11}{'rows/cpu s':>12}{'of built-in':>12}"
-    print(f"{'case':<44}{heads}{'JVM us':>9}{'Python us':>11}{'node us':>9}")
-    base = report["built-in JSON source"]["rows_per_cpu_s"]
-    for name, each in report.items():
-        rate = f"{each['rows_per_s']:>11,.0f}{each['rows_per_cpu_s']:>12,.0f}"
-        jvm, python, node = (each[f"{kind}_us_per_row"] for kind in ("JVM", "Python", "node"))
-        ratio = each["rows_per_cpu_s"] / base
-        print(f"{name:<44}{rate}{ratio:>12.2f}{jvm:>9.2f}{python:>11.2f}{node:>9.2f}")
-
-
-def run(root: Path, rows: int, rounds: int) -> dict[str, dict[str, float]]:
-    cluster = Cluster.make(root / "node", count=1, port_offset=0, has_any_port=True)
-    cluster.start(is_detached=True)
-    node = next(iter(cluster.running().values()))
-    assert node is not None, "the node runs"
-    try:
-        return cases(root, node.addresses["native"], rows, rounds, psutil.Process(node.pid))
-    finally:
-        process = psutil.Process(node.pid)
-        process.terminate()
-        process.wait(30)
+    else:
+        table(report, dict.fromkeys(report, "built-in JSON source"), "of built-in")
 
 
 def cases(
-    root: Path, address: str, rows: int, rounds: int, node: psutil.Process
+    root: Path, address: str, rows: int, rounds: int, process: psutil.Process
 ) -> dict[str, dict[str, float]]:
     files = root / "files"
     files.mkdir()
@@ -191,7 +123,7 @@ def cases(
 
     half = rows // PARTS
     builtin = spark.read.schema(SCHEMA)
-    report = measure(
+    report: dict[str, dict[str, float]] = measure(
         {
             "built-in JSON source": Case(rows, lambda _: noop(builtin.json(str(files)))),
             "broadsheet source, JSON": Case(rows, lambda _: noop(source("json"))),
@@ -204,7 +136,7 @@ def cases(
             ),
         },
         rounds,
-        node,
+        process,
     )
     spark.stop()
     return report

@@ -1,0 +1,184 @@
+"""Nested rows: the Spark source and sink beside Spark's own JSON source and file sink, and a micro-batch.
+
+The rows have text, times, decimals, bytes, structs and lists, some 300 bytes of JSON each. A case reads all
+rows from JSON files or from a journal, or writes all rows of Parquet files as JSON to files or, exactly once,
+to a journal. One node, one session (local[2]). The cases take turns, by rounds; a first round warms up and
+does not count. Ratios are of rows per second of CPU of everything (JVM, Python processes, those that have
+ended too, and the node), which neighbours on the machine disturb least. The last columns say whose
+microseconds a row costs. Then a running query gets 1,000 rows at a time: medians of what Spark reports of
+warm micro-batches, and the CPU of each, from a journal to a journal and from files to files.
+
+    python benchmarks/spark_nested.py [--rows 1000000] [--rounds 3] [--batches 30] [--json]
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+from _spark import Case, cpu_seconds, measure, node, table  # type: ignore[import-not-found]
+
+from broadsheet.client_sync import connect_sync
+from broadsheet.spark import session, start
+
+SCHEMA = (
+    "id long, ts timestamp, user struct<name: string, tags: array<string>, geo: struct<lat: double, "
+    "lon: double>>, amount decimal(10,2), day date, maybe long, flag boolean, "
+    "items array<struct<sku: string, qty: int>>, bin binary"
+)
+USER = (
+    "named_struct('name', concat('user ', id % 997), "
+    "'tags', transform(sequence(1, 1 + cast(id % 3 AS int)), n -> concat('t', n)), "
+    "'geo', named_struct('lat', id % 180000 / 1000D - 90, 'lon', id % 360000 / 1000D - 180))"
+)
+ITEMS = (
+    "transform(sequence(1, 1 + cast(id % 2 AS int)), "
+    "n -> named_struct('sku', concat('sku-', id % 13, '-', n), 'qty', n))"
+)
+COLUMNS = (
+    "id",
+    "timestamp_micros(1700000000000000 + id * 1234567) AS ts",
+    f"{USER} AS user",
+    "cast(id % 10000000 / 100 AS decimal(10,2)) AS amount",
+    "date_add(DATE'2020-01-01', cast(id % 3000 AS int)) AS day",
+    "if(id % 3 = 0, NULL, id * 7) AS maybe",
+    "id % 2 = 0 AS flag",
+    f"{ITEMS} AS items",
+    "cast(concat('bytes', id % 1000) AS binary) AS bin",
+)
+FILES = 8
+BATCH_ROWS = 1000
+WARM = 10
+"""So many micro-batches do not count."""
+BASES = {
+    "built-in JSON source": "built-in JSON source",
+    "broadsheet source": "built-in JSON source",
+    "built-in JSON file sink": "built-in JSON file sink",
+    "broadsheet sink, exactly once": "built-in JSON file sink",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, node(Path(directory) / "node") as (address, process):
+        bench = Bench(Path(directory), address, process)
+        report = bench.cases(options.rows, options.rounds) if options.rounds else {}
+        batches = bench.batches(options.batches) if options.batches else {}
+        bench.spark.stop()
+    if options.json:
+        print(json.dumps({"cases": report, "micro_batches": batches}))
+        return
+    if report:
+        table(report, BASES, "of built-in")
+    for name, each in batches.items():
+        print(f"\nmicro-batches of {BATCH_ROWS} rows, {name}: milliseconds")
+        print("  " + ", ".join(f"{part} {took:.0f}" for part, took in each.items()))
+
+
+class Bench:
+    """A session, and what it reads and writes."""
+
+    def __init__(self, root: Path, address: str, process: psutil.Process) -> None:
+        self.root, self.address, self.process = root, address, process
+        self.spark = session("bench", master="local[2]")
+        self.journals = connect_sync(address).journals
+
+    def cases(self, rows: int, rounds: int) -> dict[str, dict[str, float]]:
+        parquet, text = str(self.root / "parquet"), str(self.root / "json")
+        self.spark.range(rows).selectExpr(*COLUMNS).repartition(FILES).write.parquet(parquet)
+        self.spark.read.parquet(parquet).write.json(text)
+
+        def rows_of() -> Any:
+            return self.spark.readStream.schema(SCHEMA).parquet(parquet).writeStream
+
+        def files(number: int) -> None:
+            out = rows_of().format("json").option("path", str(self.root / f"out-{number}"))
+            self._awaited(out, f"files-{number}").start().awaitTermination()
+
+        def sink(number: int) -> None:
+            self.journals.create(f"bench/out-{number}", labels={"broadsheet.dev/framing": "json-lines"})
+            out = self._awaited(rows_of(), f"sink-{number}").option("journal", f"bench/out-{number}")
+            commits = f"bench/commits-{number}"
+            start(out, address=self.address, commit_journal=commits).awaitTermination()
+
+        def noop(frame: Any) -> None:
+            frame.write.format("noop").mode("overwrite").save()
+
+        works: dict[str, Callable[[int], object]] = {
+            "built-in JSON file sink": files,
+            "broadsheet sink, exactly once": sink,
+            "built-in JSON source": lambda _: noop(self.spark.read.schema(SCHEMA).json(text)),
+            "broadsheet source": lambda _: noop(self._reads(self.spark.read, "bench/out-0").load()),
+        }
+        report: dict[str, dict[str, float]] = measure(
+            {name: Case(rows, work) for name, work in works.items()}, rounds, self.process
+        )
+        return report
+
+    def batches(self, count: int) -> dict[str, dict[str, float]]:
+        """Medians of the parts of a warm micro-batch, as Spark reports them, and its CPU."""
+        rows = self.spark.range(BATCH_ROWS).selectExpr(*COLUMNS).toJSON().collect()
+        content = b"".join(row.encode() + b"\n" for row in rows)
+        arriving = self.root / "arriving"
+        arriving.mkdir()
+        for name in ("bench/small", "bench/small-out"):
+            self.journals.create(name, labels={"broadsheet.dev/framing": "json-lines"})
+
+        def journal(_: int) -> None:
+            self.journals.append("bench/small", content)
+
+        def file(number: int) -> None:
+            draft = self.root / "draft"
+            draft.write_bytes(content)
+            draft.rename(arriving / f"{number:04}.json")
+
+        ours = self._reads(self.spark.readStream, "bench/small").load().writeStream
+        ours = ours.option("checkpointLocation", str(self.root / "small")).option(
+            "journal", "bench/small-out"
+        )
+        theirs = self.spark.readStream.schema(SCHEMA).json(str(arriving)).writeStream.format("json")
+        theirs = theirs.option("path", str(self.root / "small-files"))
+        theirs = theirs.option("checkpointLocation", str(self.root / "small-theirs"))
+        return {
+            "built-in: files to files": self._fed(theirs.start(), file, count),
+            "broadsheet: journal to journal": self._fed(
+                start(ours, address=self.address, commit_journal="bench/small-commits"), journal, count
+            ),
+        }
+
+    def _reads(self, reader: Any, journal: str) -> Any:
+        return reader.format("broadsheet").options(address=self.address, journals=journal).schema(SCHEMA)
+
+    def _awaited(self, writer: Any, name: str) -> Any:
+        return writer.trigger(availableNow=True).option("checkpointLocation", str(self.root / "of" / name))
+
+    def _fed(self, query: Any, feed: Callable[[int], None], count: int) -> dict[str, float]:
+        """Give a query its rows, one batch after the other."""
+        spent = [cpu_seconds(self.process)]
+        for number in range(WARM + count):
+            feed(number)
+            query.processAllAvailable()
+            spent.append(cpu_seconds(self.process))
+        done = [each for each in query.recentProgress if each["numInputRows"]][WARM:]
+        assert all(each["numInputRows"] == BATCH_ROWS for each in done), "one batch for what came at once"
+        query.stop()
+        parts = done[0]["durationMs"]
+        found = {part: statistics.median(each["durationMs"][part] for each in done) for part in parts}
+        for kind in spent[0]:
+            used = [after[kind] - before[kind] for before, after in pairwise(spent[WARM:])]
+            found[f"CPU of {kind}"] = statistics.median(used) * 1e3
+        return found
+
+
+if __name__ == "__main__":
+    main()
