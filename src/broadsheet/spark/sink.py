@@ -47,7 +47,7 @@ from broadsheet.spark.encode import VALUE, bodies, frames
 from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.keys import keys_of
 from broadsheet.spark.options import Options
-from broadsheet.spark.worker import freeze_once
+from broadsheet.spark.worker import freeze_imported
 
 APPEND_BYTES = 4 << 20
 """An append is started once a journal has this many bytes waiting."""
@@ -285,7 +285,7 @@ class Output:
         Rows of a batch that is committed already are read to their end, so that the operators before the
         sink advance, and are not written: the output is committed already.
         """
-        freeze_once()
+        freeze_imported()
         if not self.is_exact:
             stamper = _outside.take(process=os.getpid(), new_producer=new_producer)
             _, row_count = self._append(iterator, stamper, Flag.OUTSIDE)
@@ -325,7 +325,7 @@ class Output:
         return stamper.intents(), appender.row_count
 
     def _journal(self) -> CommitJournal:
-        freeze_once()  # PLAN and COMMIT run in workers that Spark keeps, too.
+        freeze_imported()  # PLAN and COMMIT run in workers that Spark keeps, too.
         return CommitJournal(self.target, self.commit_journal)
 
 

@@ -65,7 +65,7 @@ from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
 from broadsheet.spark.source_options import KNOWN
 from broadsheet.spark.subscription import Subscription, not_existing, of_each, of_each_that_exists
-from broadsheet.spark.worker import freeze_once
+from broadsheet.spark.worker import freeze_imported
 
 UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
 """So many bytes behind the last index point of a journal an operator is told."""
@@ -300,7 +300,7 @@ class Sources:
             LocalProtocolError: a journal was deleted since the task was planned, and option `failOnDataLoss`
                 is true.
         """
-        freeze_once()
+        freeze_imported()
         if isinstance(partition, SpanPartition):
             for span, base in zip(partition.spans, partition.bases, strict=True):
                 yield from self._read_span(span, base, partition, shape)
