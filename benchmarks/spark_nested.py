@@ -15,16 +15,24 @@ import argparse
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 from _spark import Case, cpu_seconds, measure, node, table  # type: ignore[import-not-found]
 
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import JournalName
 from broadsheet.client_sync import connect_sync
+from broadsheet.message.framing import JSON_LINES
+from broadsheet.message.stamper import Stamper
+from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import session, start
+from broadsheet.spark.encode import frames
 
 SCHEMA = (
     "id long, ts timestamp, user struct<name: string, tags: array<string>, geo: struct<lat: double, "
@@ -127,19 +135,22 @@ class Bench:
 
     def batches(self, count: int) -> dict[str, dict[str, float]]:
         """Medians of the parts of a warm micro-batch, as Spark reports them, and its CPU."""
-        rows = self.spark.range(BATCH_ROWS).selectExpr(*COLUMNS).toJSON().collect()
-        content = b"".join(row.encode() + b"\n" for row in rows)
+        selected = self.spark.range(BATCH_ROWS).selectExpr(*COLUMNS)
+        rows = [row.value for row in selected.selectExpr("to_json(struct(*)) AS value").collect()]
+        column, stamper = pa.array(rows, pa.large_binary()), Stamper(ProducerId(1))
         arriving = self.root / "arriving"
         arriving.mkdir()
         for name in ("bench/small", "bench/small-out"):
             self.journals.create(name, labels={"broadsheet.dev/framing": "json-lines"})
 
         def journal(_: int) -> None:
-            self.journals.append("bench/small", content)
+            wall = WallTime(time.time_ns())
+            first = stamper.reserve(JournalName("bench/small"), JSON_LINES, BATCH_ROWS, wall)
+            self.journals.append("bench/small", frames(JSON_LINES, column, stamper.producer, first, 0))
 
         def file(number: int) -> None:
             draft = self.root / "draft"
-            draft.write_bytes(content)
+            draft.write_text("\n".join(rows))
             draft.rename(arriving / f"{number:04}.json")
 
         ours = self._reads(self.spark.readStream, "bench/small").load().writeStream
