@@ -26,6 +26,7 @@ from broadsheet.errors import (
 )
 from broadsheet.journal import fragments as fragments_module
 from broadsheet.journal.committed_reads import read
+from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import Fullness, Submitted
@@ -42,6 +43,8 @@ from simulator.disk_state import DiskState
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
 from tests.journal.node_process import NodeProcess
+from tests.journal.test_damage import copy_of
+from tests.journal.test_unreadable_spool import checkpointed
 from tests.support.faulty import Fault, FaultyDisk
 
 SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
@@ -185,6 +188,64 @@ async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(h
         status = node.broker.status(NAME)
         assert (status.begin, status.reason) == (0, "")
         assert stored.items() <= shelf.objects.items()
+    assert not crashes
+
+
+async def without_files(
+    shelf: Flaky, crashes: list[BaseException], *, is_stored: bool
+) -> tuple[SimDisk, JournalsConfig]:
+    """A node whose log names two fragments that have no files any more; its store is down."""
+    disk = SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        shelf.is_down = True
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        await checkpointed(node)
+        killed = copy_of(disk)
+        shelf.is_down = not is_stored
+        if is_stored:
+            await until_stored(node, 2)
+    shelf.is_down = True
+    for name in sorted(name for name in killed.state.files if name.endswith(SPOOL_SUFFIX))[:2]:
+        killed.state.remove(name)
+    return killed, msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_what_the_store_must_have_is_demanded_of_it_also_after_a_checkpoint_and_a_restart(
+    *, is_stored: bool
+) -> None:
+    """ADR 0140: the checkpoint named it no more, so the next start told its readers that it was trimmed."""
+    crashes: list[BaseException] = []
+    shelf = Flaky(None, {})
+    disk, config = await without_files(shelf, crashes, is_stored=is_stored)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        await append(node, b"more")
+        await checkpointed(node)
+    shelf.is_down = False
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False, config=config) as node:
+        replica = await node.broker.replica(NAME)
+        if not is_stored:
+            assert "does not have the content of [0, 2000)" in replica.stop_reason
+            return
+        _, content = await node.content()
+        assert (replica.stop_reason, content) == ("", FIRST + SECOND + THIRD + b"more")
+    assert not crashes
+
+
+async def test_a_store_that_answers_late_is_trimmed_as_one_that_answers_at_once() -> None:
+    """The log named what only the store had until a checkpoint came, which nothing asked for."""
+    crashes: list[BaseException] = []
+    shelf = Flaky(None, {})
+    disk, config = await without_files(shelf, crashes, is_stored=True)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        replica = await node.broker.replica(NAME)
+        shelf.is_down = False
+        replica.listing_wanted.set()
+        await _until_listed(replica)
+        trim = await (await node.broker.trimming(NAME)).trim(ByteOffset(2000))
+        assert (trim.begin, trim.kept) == (2000, "")
     assert not crashes
 
 

@@ -93,8 +93,9 @@ async def checkpointed(node: Running) -> None:
     housekeeping, log = node.broker._slots[NAME].housekeeping, node.broker._context.log
     stream = (await node.broker.replica(NAME)).stream
     assert housekeeping is not None
+    first = log.states[stream].first
     housekeeping.checkpoint()
-    await until(lambda: log.states[stream].first > 0)
+    await until(lambda: log.states[stream].first > first)
 
 
 async def accept(node: Running) -> None:

@@ -64,9 +64,9 @@ class Housekeeping:
         self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
-        self._stored = {spool_name(replica.directory, each.begin): each.begin for each in replica.awaited}
-        """The begins of the files whose content is stored; the log may still need them. At the start those
-        that are gone or moved aside, and that the log names."""
+        self._stored: dict[str, ByteOffset] = {}
+        """The begins of the files whose content is stored; the log may still need them. At first those that
+        are gone or moved aside, and that the log names (`_on_listed`)."""
         self.trimming = Trimming(
             replica, self.indexing, named_from=self._named_from, uploading=uploading, spawn=self._spawn
         )
@@ -114,12 +114,11 @@ class Housekeeping:
         if not self._replica.stop_reason:
             self.consider_checkpoint()  # A short log needs none: the next start can read it again.
             self._flush_later()
-        if not self._replica.is_listed:
+        if self._replica.is_listed:
+            self._on_listed()
+        else:
             self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
-        elif self._stored:
-            self.checkpoint()
-        self._on_advance()
-        self.trimming.consider()
+            self._on_advance()
 
     async def _list(self) -> None:
         """Tell the replica which fragments the store has, as soon as the store answers."""
@@ -137,9 +136,17 @@ class Housekeeping:
                 continue
             if not replica.is_closed:
                 replica.on_listed(index, fragments, found.reason, found.spools)
-                self._on_advance()
-                self.trimming.consider()
+                self._on_listed()
             return
+
+    def _on_listed(self) -> None:
+        """Have the log name no more what only the store has; then store, and trim, what may be."""
+        replica = self._replica
+        self._stored |= {spool_name(replica.directory, each.begin): each.begin for each in replica.awaited}
+        if self._stored:
+            self.checkpoint()
+        self._on_advance()
+        self.trimming.consider()
 
     @property
     def _flush_interval(self) -> Duration:

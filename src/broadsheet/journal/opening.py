@@ -21,8 +21,9 @@ from broadsheet.errors import Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.attempts import Attempts
-from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
+from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
 from broadsheet.journal.core.fragment_index import Index
+from broadsheet.journal.core.records import ClosedSpool
 from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, framing_of, registers_key, spec_key
@@ -193,14 +194,10 @@ def _split(
     return closed, SpoolFile(spool.file, read_only_from)
 
 
-def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[Fragment]:
+def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[ClosedSpool]:
     """The spans of the plan without a spool file: the store must have them, in some codec."""
     here = {spool.begin: None for spool in spools}
-    return [
-        Fragment(begin=each.begin, end=each.end, sum=each.sum, codec=Codec.NONE)
-        for each in plan.spools
-        if each.begin not in here
-    ]
+    return [ClosedSpool(each.begin, each.end, each.sum) for each in plan.spools if each.begin not in here]
 
 
 def _rebuild(

@@ -42,7 +42,7 @@ from broadsheet.journal.core.pipeline_events import (
     Stage,
     StreamFailed,
 )
-from broadsheet.journal.core.records import Checkpoint, encode_proposal
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_proposal
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key
 from broadsheet.journal.descriptor_waits import Awaiting
@@ -83,7 +83,7 @@ class OpenedReplica(NamedTuple):
     store: FragmentStore
     stop_reason: str
     """Why no content may be appended until an operator acts; empty if it may."""
-    awaited: Sequence[Fragment] = ()
+    awaited: Sequence[ClosedSpool] = ()
     """The spans that the log names, and that have no spool file: only the store can have them."""
     is_listed: bool = True
     """Whether the store has listed its fragments."""
@@ -262,7 +262,9 @@ class Replica:
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the journal's state, valid once the files are synced. Between appends only."""
-        spool = self.spool
+        spool, closed = self.spool, [each.as_closed() for each in self.closed]
+        if not self.is_listed:  # After a restart nothing else would miss what the store must have.
+            closed = sorted([*self.awaited, *closed], key=lambda each: each.begin)
         return Checkpoint(
             epoch=self.epoch,
             fragment_begin=spool.begin,
@@ -270,7 +272,7 @@ class Replica:
             sum=spool.digest(),
             first_append=spool.first_append,
             registers=self.log_registers,
-            closed=tuple(each.as_closed() for each in self.closed),
+            closed=tuple(closed),
             attempts=self.log_attempts.remembered(),
             attempts_from=self.log_attempts.known_from,
         )
