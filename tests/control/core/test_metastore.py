@@ -33,7 +33,15 @@ from broadsheet.control.core.messages import (
 )
 from broadsheet.control.core.operation import Answer, ChangeRequest, Propose, ReplaceRequest, next_step
 from broadsheet.control.core.proposer import State
-from broadsheet.control.core.value import ATTEMPTS_KEPT, NO_BALLOT, Acceptor, AcceptorSets, Ballot, founding
+from broadsheet.control.core.value import (
+    ATTEMPTS_KEPT,
+    NO_BALLOT,
+    Accepted,
+    Acceptor,
+    AcceptorSets,
+    Ballot,
+    founding,
+)
 from broadsheet.errors import Corrupt, RemoteProtocolError, Status
 from tests.control.core.cluster import Cluster, sender
 
@@ -119,6 +127,19 @@ def test_who_has_read_begins_above_the_promises_that_were_told() -> None:
 
     assert cluster["b"].proposer.ballot > promised
     assert cluster["a"].proposer.ballot > cluster["b"].proposer.ballot
+
+
+def test_a_reader_whose_members_hold_different_values_waits_for_nobody() -> None:
+    """A value that one acceptor took was abandoned: the read asked for promises only after its patience."""
+    cluster = founded()
+    cluster.change("a", 1, b"x")
+    move(cluster, lambda m: not isinstance(m, Accept) or m.acceptor.node == "a")
+    cluster.flying.clear()
+    cluster.read("c")
+    move(cluster, lambda m: isinstance(m, Read | Held))
+
+    assert cluster["c"].proposer.state is State.PREPARING
+    assert [to for to, message in cluster.flying if isinstance(message, Prepare)] == ["a", "b", "c"]
 
 
 def test_a_founding_that_one_refuses_waits_for_those_that_are_slow() -> None:
@@ -549,6 +570,28 @@ def test_a_value_that_answers_a_lost_round_is_known_in_the_next_one() -> None:
     cluster.tick("b")
 
     assert cluster.result(request) == Answer(request, Status.OK, 6)
+    cluster.settle()
+    cluster.change("b", 6, b"y")
+    sent = [type(message) for _, message in cluster.flying]
+    assert Prepare in sent, "it has met the new members, and reads no more before it writes"
+
+
+def test_who_is_told_of_a_later_ballot_takes_one_above_it() -> None:
+    """Else it would propose what it was told under a ballot below that of what it was told."""
+    cluster = founded()
+    cluster.result(cluster.read("b"))
+    cluster.change("b", 1, b"x")
+    proposer = cluster["b"].proposer
+    assert proposer.known is not None
+    asked = proposer.ballot
+    later = Accepted(
+        Ballot(asked.counter + 1, NodeId("c"), 1), proposer.known.value.write("c.1", document=b"y")
+    )
+    told = Rejected(cluster["a"].id, asked, Why.STRANGER, later.ballot, later)
+    cluster.perform(cluster["b"], proposer.step(told, cluster.now))
+
+    assert proposer.state is State.PREPARING
+    assert asked < later.ballot < proposer.ballot
 
 
 def test_a_member_that_slept_through_the_replacement_of_all_others_finds_them_by_its_seeds() -> None:
@@ -909,9 +952,24 @@ def test_an_accept_that_is_repeated_is_answered_and_not_written_again() -> None:
 
     assert [each.message for each in again if isinstance(each, Send)] == [AcceptedBallot(a.id, accept.ballot)]
     assert not [each for each in again if isinstance(each, Persist)]
+    former = structs.replace(accept, acceptor=structs.replace(accept.acceptor, incarnation=Incarnation(0)))
+    (told,) = [each.message for each in a.acceptor.step(former, cluster.now) if isinstance(each, Send)]
+    assert isinstance(told, Rejected)
+    assert told.why is Why.STRANGER, "it was meant for another life, whose place somebody else may have"
     other = structs.replace(accept, value=structs.replace(accept.value, version=accept.value.version + 1))
     with pytest.raises(RemoteProtocolError, match="came with two values"):
         a.acceptor.step(other, cluster.now)
+
+
+def test_who_removes_an_acceptor_and_adds_none_is_told_that_it_is_done() -> None:
+    """Its own second write took the acceptor out, and the command was told that its outcome is unknown."""
+    cluster = founded()
+    answer = cluster.result(cluster.replace("a", cluster["c"].id, None))
+
+    assert (answer.status, answer.version) == (Status.OK, 3)
+    value = cluster.result(cluster.read("b")).value
+    assert value is not None
+    assert value.sets == AcceptorSets(old=(cluster["a"].id, cluster["b"].id))
 
 
 def test_one_that_is_no_acceptor_is_replaced_by_none() -> None:
@@ -924,3 +982,13 @@ def test_one_that_is_no_acceptor_is_replaced_by_none() -> None:
 
         assert isinstance(step, Answer)
         assert step.status is Status.NOT_FOUND
+
+
+def test_a_node_has_one_acceptor_among_those_that_vote() -> None:
+    """Two lives of one node would be two votes, of which one is lost."""
+    cluster = founded()
+    cluster["b"].wipe()
+    cluster["b"].start()
+    answer = cluster.result(cluster.replace("a", cluster["c"].id, cluster["b"].id))
+
+    assert answer.status is Status.INVALID_ARGUMENT
