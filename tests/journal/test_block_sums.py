@@ -13,13 +13,16 @@ from typing import Final
 import msgspec
 import pytest
 
+from broadsheet.base.time import Duration
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt, Status, Trimmed
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.block_sums import BLOCK_BYTES
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.housekeeping import REST
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.streamed_append import StreamedAppend
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import NAME, Running, _idle, running
@@ -27,6 +30,7 @@ from tests.journal.test_damage import append, copy_of, flip, shown
 from tests.journal.test_healing import Down, until
 from tests.journal.test_unreadable_spool import MANY, SECTOR, Bad, Returning, accept, bad, checkpointed, spoil
 from tests.support.faulty import Fault, FaultyDisk
+from tests.support.hand import HandClock
 
 __all__ = ["bad"]
 
@@ -297,4 +301,53 @@ async def test_a_checkpoint_goes_on_where_there_is_no_room_for_block_sums(call: 
         await checkpointed(node)
         await until(lambda: [n for n in disk.state.files if n.endswith(f"-{200_000:016x}.sums")])
         assert await shown(node, NAME) == CONTENT[:200_000]
+    assert not crashes
+
+
+STREAMED_COUNT: Final = 3
+STREAMED: Final = random.Random("streamed").randbytes(STREAMED_COUNT * 4 * BLOCK_BYTES)
+
+
+async def streamed(node: Running, number: int) -> None:
+    """An append of four blocks, whose content only the spool file has."""
+    stream = StreamedAppend(await node.broker.replica(NAME), number, None)
+    await stream.begun
+    stream.put(STREAMED[number * 4 * BLOCK_BYTES : (number + 1) * 4 * BLOCK_BYTES])
+    stream.finish()
+    await asyncio.wait_for(stream.answered, 5)
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+async def test_a_journal_that_has_only_large_appends_keeps_the_sums_of_its_blocks(
+    is_started_again: bool,
+) -> None:
+    """It had no checkpoint before 32 MiB, however often it was started: one sector cost all of the file."""
+    disk, crashes, clock = SimDisk(), list[BaseException](), HandClock()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=CONFIG) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 30)))
+        node.broker._context.timers = clock
+        for number in range(STREAMED_COUNT):
+            await streamed(node, number)
+            if not is_started_again:
+                clock.advance(Duration(REST - 1))
+        await _idle()
+        assert not any(name.endswith(".sums") for name in disk.state.files), "not while appends come"
+        if not is_started_again:
+            for _ in range(2):
+                clock.advance(REST)
+                await _idle()
+            await until(lambda: any(name.endswith(".sums") for name in disk.state.files))
+        await _idle()
+        disk = copy_of(disk)
+    if is_started_again:
+        async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=CONFIG) as node:
+            await node.broker.replica(NAME)
+            await until(lambda: any(name.endswith(".sums") for name in disk.state.files))
+            await _idle()
+            disk = copy_of(disk)
+    flip(disk, spool_of(disk), 5 * BLOCK_BYTES + 7)
+    async with running(disk, Down(None, {}), seed=3, crashes=crashes, config=CONFIG) as node:
+        replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert replica.stop_reason == ""
+        assert await served(replica, len(STREAMED)) == (without(STREAMED, 5), [5])
     assert not crashes

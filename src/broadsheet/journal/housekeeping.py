@@ -39,6 +39,8 @@ from broadsheet.wal.record import StreamQuarantined
 
 RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
 """Pause before a checkpoint is tried again after the log had no room for it."""
+REST: Final = Duration(5 * SECOND)
+"""After so long without an append, or twice that, a checkpoint keeps the sums of blocks (ADR 0200)."""
 WRITE_BACK_BYTES: Final = MIB
 """The disk is asked to begin writing a spool at multiples of this (ADR 0194)."""
 FLUSHED_MAX: Final = 256
@@ -62,6 +64,7 @@ class Housekeeping:
         self._replica, self._context = replica, replica.context
         self._uploading = uploading
         self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
+        self._is_watched = False  # Whether `_rest` looks again.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
         self._stored: dict[str, ByteOffset] = {}
@@ -119,6 +122,7 @@ class Housekeeping:
         else:
             self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
             self._on_advance()
+        self._rest(self._replica.spool.end)
 
     async def _list(self) -> None:
         """Tell the replica which fragments the store has, as soon as the store answers."""
@@ -208,6 +212,17 @@ class Housekeeping:
             self._is_writing_back = True
             self._spawn(self._write_back(spool), f"write_back.{self._replica.name}")
         self.consider_checkpoint()
+        if self._replica.is_unsummed and not self._is_watched:
+            self._rest(None)
+
+    def _rest(self, end: ByteOffset | None) -> None:
+        """Make a checkpoint if the journal lacks sums of blocks, and still ends there; or look later."""
+        replica = self._replica
+        if replica.is_unsummed and replica.spool.end == end:
+            self.checkpoint()
+        self._is_watched = replica.is_unsummed and not (replica.is_closed or replica.stop_reason)
+        if self._is_watched:
+            self._context.timers.call_after(REST, partial(self._rest, replica.spool.end))
 
     async def _write_back(self, spool: SpoolFile) -> None:
         try:
@@ -268,7 +283,7 @@ class Housekeeping:
         if is_busy or replica.is_closed or is_owned or replica.stop_reason:
             return
         self._is_checkpointing = True
-        replica.log_bytes = 0
+        replica.log_bytes, replica.is_unsummed = 0, False
         spool = replica.spool
         closed = [each for each in replica.closed if not each.is_synced]
         checkpoint, wanted = replica.checkpoint(), spool.wanted_sums()
@@ -276,13 +291,9 @@ class Housekeeping:
             if each.begin < each.summed_end < each.end:
                 self._old_sums[sums_name(replica.directory, each.begin, each.summed_end)] = None
         below = self._context.log.next_offset(replica.stream)
+        stored = (*self._stored, *self._old_sums)
         work = self._checkpoint(
-            [*closed, spool],
-            closed=closed,
-            checkpoint=checkpoint,
-            wanted=wanted,
-            below=below,
-            stored=(*self._stored, *self._old_sums),
+            [*closed, spool], closed=closed, checkpoint=checkpoint, wanted=wanted, below=below, stored=stored
         )
         self._spawn(work, f"checkpoint.{replica.name}")
 

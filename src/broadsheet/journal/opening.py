@@ -85,8 +85,7 @@ def directory_of(info: JournalInfo) -> str:
 async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     """Open one journal.
 
-    The opening does not wait for a store that does not answer: the log and both keys bound the head
-    (ADR 0140).
+    It does not wait for a store that does not answer: the log and both keys bound the head (ADR 0140).
 
     Raises:
         OSError: the disk failed: repeat the call.
@@ -151,6 +150,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         notice=unproven(directory, aside),
         named_end=named,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
+        is_unsummed=any(each.is_unsummed() for each in plan.spools),
     )
 
 

@@ -91,6 +91,8 @@ class OpenedReplica(NamedTuple):
     """Begins of the spool files that contradict stored fragments."""
     log_bytes: int = 0
     """Content in the log since the last checkpoint."""
+    is_unsummed: bool = False
+    """Whether spool files have content since then that the log has not: no sums of its blocks are kept."""
     notice: str = ""
     """What an operator should look at although the journal takes appends; empty if nothing."""
     named_end: ByteOffset = ByteOffset(0)
@@ -116,7 +118,7 @@ class Replica:
         self.named_end = opened.named_end  # The greatest offset of a stored producer index.
         self.log_registers = opened.registers  # After the last record in the log, durable or not.
         self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
-        self.log_bytes = opened.log_bytes  # Since the last checkpoint.
+        self.log_bytes, self.is_unsummed = opened.log_bytes, opened.is_unsummed  # Since the last checkpoint.
         self.streamed_appends: dict[int, StreamingAppend] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
@@ -322,6 +324,7 @@ class Replica:
         except (StoreUnhealthy, Throttled, TooLarge, StreamQuarantined, OSError) as error:
             return self._refused(effect, error, saved)
         self.log_bytes += effect.end - effect.begin + len(head)
+        self.is_unsummed = self.is_unsummed or effect.stream is not None
         if effect.registers is not None:
             self.log_registers = effect.registers
         if effect.attempt:

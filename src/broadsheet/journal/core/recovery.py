@@ -32,14 +32,18 @@ class SpoolPlan(msgspec.Struct):
     known: ClosedSpool | None = None
     """What the last checkpoint says of it; None if the fragment began behind that."""
 
-    def is_in_log(self) -> bool:
-        """Whether the log has the whole content of the fragment."""
-        at = self.begin
+    def is_in_log(self, since: ByteOffset | None = None) -> bool:
+        """Whether the log has the whole content of the fragment, or that from `since` on."""
+        at = self.begin if since is None else since
         for begin, content in self.writes:
             if begin > at:
                 return False
             at = ByteOffset(max(at, begin + len(content)))
         return at >= self.end
+
+    def is_unsummed(self) -> bool:
+        """Whether it has content behind the last checkpoint that the log has not."""
+        return not self.is_in_log(None if self.known is None else self.known.end)
 
 
 class RecoveryPlan(msgspec.Struct):
