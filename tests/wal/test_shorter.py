@@ -425,6 +425,28 @@ async def test_a_batch_that_follows_the_boot_batch_at_once_is_not_made_void() ->
     await abandon(bench)
 
 
+async def test_the_batch_that_repeats_the_rows_of_a_start_is_written_behind_all_others() -> None:
+    """W2: it was written over the one that frees a segment, under its number, which may have been durable."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    last = bench.log._last
+    while bench.log.pool.head < 2 or last is None or last.end < TINY.segment_bytes - BLOCK_BYTES:
+        bench.log.trim(B, await bench.commit(B, noise(1, 3000)))
+        last = bench.log._last
+    bench.log.drop(B)  # The head has no room for a start, and holds nothing that it must keep.
+    await bench.settled()
+    head, (other, *_) = bench.log.pool.laps[bench.log.pool.head].index, bench.log.pool.free
+    image = image_of(disk)
+    await abandon(bench)
+    disk = SimDisk(DiskState.of(cut(image, path(other), BLOCK_BYTES), ("wal",)))
+    bench = await open_log(disk, config=TINY, seed=5)
+    assert head in bench.log.pool.free, "a batch of the start has freed it"
+    found = [batch for _, batch in batches_of(image_of(disk)) if batch.lap == bench.log.pool.head]
+    first = found[0].batch
+    assert [batch.batch for batch in found] == [first, first + 1, first + 2]
+    await abandon(bench)
+
+
 async def cut_in_padding(*, laps: int, lap: int) -> tuple[Image, list[bytes]]:
     """A log of which lap `lap` lost only zeros, behind its last batch's last byte; what it holds."""
     disk = SimDisk()

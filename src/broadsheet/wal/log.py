@@ -817,7 +817,7 @@ class Log:
         batch.body += frame_bytes(len(payload))
         await self._write_first(batch)
         if self.segments.shortened:
-            await self._repeat_first(batch)
+            await self._repeat_first(self._last or batch)  # One that frees segments may follow it at once.
         # Every stream and every loss is recorded durably: now the evidence may be removed.
         self.segments.spare({use.index: use.end for use in self.pool.laps.values()})
         await self.disk.run(self._accept_extents)
@@ -825,14 +825,14 @@ class Log:
         if self._kept:
             self.tasks.spawn(self._set_aside(), name="set-aside")
 
-    async def _repeat_first(self, boot: Batch) -> None:
+    async def _repeat_first(self, last: Batch) -> None:
         """Repeat the boot batch's rows, if there is room: soon nothing else tells that a file is shorter."""
-        again = self._begin(boot.lap, boot.end, boot.sequence + 1, is_full=True)
+        again = self._begin(last.lap, last.end, last.sequence + 1, is_full=True)
         if not self._has_room(again, SYSTEM_STREAM, 0, is_relief=True):
             if not self.pool.free:
                 return
             self.pool.roll()
-            again = self._begin(self.pool.head, BLOCK_BYTES, boot.sequence + 1, is_full=True)
+            again = self._begin(self.pool.head, BLOCK_BYTES, last.sequence + 1, is_full=True)
         await self._write_first(again)
 
     async def _write_first(self, batch: Batch) -> None:
