@@ -2,6 +2,7 @@
 
 import time
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 import jwt
@@ -102,19 +103,23 @@ def test_a_token_that_the_node_takes_is_no_fault(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("minted", "said"),
     [
-        (token(OTHER), "signed by none of this cluster's keys"),
-        (token(aud="production"), "of another cluster"),
-        (token(iat=int(time.time()) + 90_000, exp=int(time.time()) + 90_060), "issued in the future"),
-        (token(exp=int(time.time()) + 90_000), "lives longer than the 3600 s"),
+        (lambda: token(OTHER), "signed by none of this cluster's keys"),
+        (lambda: token(aud="production"), "of another cluster"),
+        (
+            lambda: token(iat=int(time.time()) + 90_000, exp=int(time.time()) + 90_060),
+            "issued in the future",
+        ),
+        (lambda: token(exp=int(time.time()) + 90_000), "lives longer than the 3600 s"),
     ],
 )
 @pytest.mark.usefixtures("keys")
 def test_a_token_that_the_node_would_refuse_is_found(
-    root: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+    root: Path, monkeypatch: pytest.MonkeyPatch, minted: Callable[[], str], said: str
 ) -> None:
     """It looks right: another cluster's, one of before the keys were changed, or of a clock that is wrong."""
+    text = minted()
     monkeypatch.setenv("BROADSHEET_TOKEN", text)
 
     finding = token_checks.token_check(root)
@@ -125,21 +130,21 @@ def test_a_token_that_the_node_would_refuse_is_found(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("minted", "said"),
     [
-        ("rubbish", "is no token"),
-        (token(exp=1, iat=0), "expired"),
-        (token(OTHER, cap=1 << 17), "would be refused by its peers: the token is signed by none"),
-        (token(cap=2), "it lacks the capability REPLICATE"),
+        (lambda: "rubbish", "is no token"),
+        (lambda: token(exp=1, iat=0), "expired"),
+        (lambda: token(OTHER, cap=1 << 17), "would be refused by its peers: the token is signed by none"),
+        (lambda: token(cap=2), "it lacks the capability REPLICATE"),
     ],
 )
 @pytest.mark.usefixtures("keys")
 def test_a_token_that_peers_refuse_is_found(
-    root: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+    root: Path, monkeypatch: pytest.MonkeyPatch, minted: Callable[[], str], said: str
 ) -> None:
     """The node starts, and has no majority: only its peers log why."""
     file = root.parent / "token"
-    file.write_text(f"{text}\n")
+    file.write_text(f"{minted()}\n")
     file.chmod(0o600)
     monkeypatch.setenv("BROADSHEET_METASTORE__TOKEN_FILE", str(file))
 
