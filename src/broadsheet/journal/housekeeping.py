@@ -11,6 +11,7 @@ Source: journals.8, journals.14.
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -67,9 +68,7 @@ class Housekeeping:
         self._is_watched = False  # Whether `_rest` looks again.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
-        self._stored: dict[str, ByteOffset] = {}
-        """The begins of the files whose content is stored; the log may still need them. At first those that
-        are gone or moved aside, and that the log names (`_on_listed`)."""
+        self._stored: dict[str, ByteOffset] = {}  # Begins of files that are stored, and the log may name.
         self.trimming = Trimming(
             replica, self.indexing, named_from=self._named_from, uploading=uploading, spawn=self._spawn
         )
@@ -277,14 +276,13 @@ class Housekeeping:
         Does nothing while a streaming append is copied to the tail, because the spool then holds bytes that
         the log does not have; that append's record leads to the next call.
         """
-        replica = self._replica
+        replica, spool = self._replica, self._replica.spool
         is_owned = any(each.is_placing for each in replica.streamed_appends.values())
         is_busy = self._is_checkpointing or self.healing.is_active
         if is_busy or replica.is_closed or is_owned or replica.stop_reason:
             return
         self._is_checkpointing = True
         replica.log_bytes, replica.is_unsummed = 0, False
-        spool = replica.spool
         closed = [each for each in replica.closed if not each.is_synced]
         checkpoint, wanted = replica.checkpoint(), spool.wanted_sums()
         for each in (*closed, spool):
@@ -352,13 +350,12 @@ class Housekeeping:
         except (StoreUnhealthy, Throttled):
             # The log is full, and this checkpoint is what would free it: try again soon.
             self._context.timers.call_after(RELIEF_RETRY, self.checkpoint)
-            return
         except TooLarge:
-            return  # The log took larger records once: what is stored next is named no more, and asks again.
+            pass  # The log took larger records once: what is stored next is named no more, and asks again.
         except StreamQuarantined:
             self.heal()
-            return
-        passed("journal.checkpoint.after_log")
+        else:
+            passed("journal.checkpoint.after_log")
 
     async def _sync(self, files: list[SpoolFile], wanted: BlockSums | None) -> None:
         """Sync spool files and their names, also those that are stored and closed meanwhile.
@@ -486,15 +483,13 @@ class Housekeeping:
             passed("journal.roll.before_remove")
             while True:
                 try:
-                    await self._context.disk.run(partial(self._context.disk.remove, name))
-                except FileNotFoundError:
-                    break  # It was moved aside before, or a deletion of the journal has removed it.
+                    with suppress(FileNotFoundError):  # Moved aside before, or a deletion has removed it.
+                        await self._context.disk.run(partial(self._context.disk.remove, name))
+                    break
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTOR:
                         raise
                     await asyncio.sleep(in_seconds(RELIEF_RETRY))
-                else:
-                    break
             passed("journal.roll.after_remove")
 
 

@@ -118,11 +118,10 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     )
     passed("journal.open.after_rebuild")
     damage = _damage(info, spools)
-    reason = reason or damage
     registers, epoch = _registers(plan, keys), plan.epoch
     try:
         contradicted = await contradiction(context.disk, info.name, spools, listed or ())
-        reason = reason or contradicted.reason
+        reason = reason or damage or contradicted.reason
         await _settle(context, stream, directory, standing, spools, is_cut=found.tail_cut)
         if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)

@@ -110,12 +110,11 @@ class Replica:
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.stop_reason = opened.stored, opened.store, opened.stop_reason
         self.awaited, self.is_listed = opened.awaited, opened.is_listed
-        self.opened_head, self.notice = opened.head, opened.notice
+        self.opened_head, self.named_end, self.notice = opened.head, opened.named_end, opened.notice
         self.listing_wanted, self.listed = asyncio.Event(), asyncio.Event()
         """A reader wants what only the store tells; the store has told it, or the replica is closed."""
         self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
         self._may_upload, self.is_closed, self._is_refusing = not opened.doubted, False, False
-        self.named_end = opened.named_end  # The greatest offset of a stored producer index.
         self.log_registers = opened.registers  # After the last record in the log, durable or not.
         self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
         self.log_bytes, self.is_unsummed = opened.log_bytes, opened.is_unsummed  # Since the last checkpoint.
@@ -265,8 +264,7 @@ class Replica:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the journal's state, valid once the files are synced. Between appends only."""
         spool, closed = self.spool, [each.as_closed() for each in self.closed]
-        if not self.is_listed:  # After a restart nothing else would miss what the store must have.
-            closed = sorted([*self.awaited, *closed], key=lambda each: each.begin)
+        missed = () if self.is_listed else self.awaited  # Nothing else would tell a restart of them.
         return Checkpoint(
             epoch=self.epoch,
             fragment_begin=spool.begin,
@@ -274,7 +272,7 @@ class Replica:
             sum=spool.digest(),
             first_append=spool.first_append,
             registers=self.log_registers,
-            closed=tuple(closed),
+            closed=tuple(sorted([*missed, *closed], key=lambda each: each.begin)),
             attempts=self.log_attempts.remembered(),
             attempts_from=self.log_attempts.known_from,
         )
