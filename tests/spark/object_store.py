@@ -104,9 +104,20 @@ class _Requests(BaseHTTPRequestHandler):
         return self.server.is_read_only
 
     def _list(self, prefix: str) -> None:
-        keys = [each for each in self.server.objects if each.startswith(f"{BUCKET}/{prefix}")]
-        found = "".join(f"<Contents><Key>{each.removeprefix(f'{BUCKET}/')}</Key></Contents>" for each in keys)
-        self._xml("ListBucketResult", f"<KeyCount>{len(keys)}</KeyCount>{found}")
+        keys = [each.removeprefix(f"{BUCKET}/") for each in [*self.server.objects]]
+        below = [each.removeprefix(prefix) for each in keys if each.startswith(prefix)]
+        files = "".join(
+            f"<Contents><Key>{prefix}{each}</Key><Size>{self._size(prefix + each)}</Size></Contents>"
+            for each in below
+            if "/" not in each
+        )
+        folders = dict.fromkeys(each.split("/")[0] for each in below if "/" in each)
+        prefixes = "".join(f"<Prefix>{prefix}{each}/</Prefix>" for each in folders)
+        common = f"<CommonPrefixes>{prefixes}</CommonPrefixes>" if prefixes else ""
+        self._xml("ListBucketResult", f"<KeyCount>{len(below)}</KeyCount>{files}{common}")
+
+    def _size(self, key: str) -> int:
+        return len(self.server.objects.get(f"{BUCKET}/{key}", b""))
 
     def _give(self, content: bytes | None) -> None:
         if content is None:

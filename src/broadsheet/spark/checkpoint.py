@@ -25,7 +25,7 @@ from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.position import Position, positions_to_text
 
 COMMITS_FILE: Final = "broadsheet-commits"
-"""The file that names the query's commit journal."""
+"""The file that names the query's commit journal; elsewhere than on this machine its name goes on."""
 _LOCAL: Final = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
 """A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
 _ELSEWHERE: Final = re.compile(r"([A-Za-z][\w+.-]*)://([^/]*)(/.*)", re.DOTALL)
@@ -90,8 +90,7 @@ def refuse_unusable(checkpoint: str, remove_by_spark: Callable[[str], bool]) -> 
         _write_elsewhere(checkpoint, probe, probe.encode())
         is_same = _read(checkpoint, probe) == probe.encode() and remove_by_spark(f"{checkpoint}/{probe}")
         if not is_same:
-            system, path = _system_of(checkpoint)
-            system.delete_file(f"{path}/{probe}")
+            _remove_elsewhere(checkpoint, probe)
     except _FAILED as error:
         raise ConfigError(
             f"checkpointLocation {checkpoint!r} cannot be read and written from Python, where a commit "
@@ -166,10 +165,8 @@ def keep_to(checkpoint: str, ours: Commits) -> None:
         ConfigError: the file cannot be read or written.
     """
     try:
-        theirs = _noted(checkpoint)
-        if theirs is None:
-            _write(checkpoint, msgspec.json.encode(ours))
-            theirs = _noted(checkpoint)  # Another driver may have been first.
+        kept = _kept_here if _LOCAL.fullmatch(checkpoint) is not None else _kept_elsewhere
+        theirs = kept(checkpoint, ours)
     except _FAILED as error:
         raise ConfigError(
             f"cannot read or write {COMMITS_FILE} in checkpoint {checkpoint!r}: {_said(error)}. Give "
@@ -188,12 +185,52 @@ def keep_to(checkpoint: str, ours: Commits) -> None:
         )
 
 
+def _kept_here(checkpoint: str, ours: Commits) -> Commits | None:
+    """Which journal holds the commits of a checkpoint on this machine: ours, if none did."""
+    theirs = _noted(checkpoint)
+    if theirs is None:
+        _write(checkpoint, msgspec.json.encode(ours))
+        theirs = _noted(checkpoint)  # Another driver may have been first.
+    return theirs
+
+
+def _kept_elsewhere(checkpoint: str, ours: Commits) -> Commits | None:
+    """The same of a checkpoint elsewhere, where pyarrow makes no file only if it is not there.
+
+    Each driver leaves a note of its own, whose name tells the journal, and looks afterwards who else did. Of
+    two at once the later one sees the other's note, and takes its own back; or both see one, and neither
+    commits. A note is there from when it is whole.
+    """
+    content = msgspec.json.encode(ours)
+    whose = f"{COMMITS_FILE}-{hashlib.sha256(content).hexdigest()[:16]}-"
+    name = f"{whose}{os.urandom(8).hex()}"
+    _write_elsewhere(checkpoint, name, content)
+    notes = _notes(checkpoint)
+    others = [each for each in notes if not each.startswith(whose)]
+    if not others:
+        return ours if name in notes else None
+    _remove_elsewhere(checkpoint, name)
+    try:
+        return msgspec.json.decode(_read(checkpoint, others[0]), type=Commits)
+    except (*_FAILED, msgspec.DecodeError):  # It was taken back, too.
+        return None
+
+
 def _noted(checkpoint: str) -> Commits | None:
     """The journal that the file names; None if there is none, or if a crash cut it off before a commit."""
     try:
         return msgspec.json.decode(_read(checkpoint, COMMITS_FILE), type=Commits)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def _notes(checkpoint: str) -> list[str]:
+    """The names of the notes in a checkpoint elsewhere, without those that a crash left empty."""
+    from pyarrow.fs import FileSelector  # As in `_system_of`.
+
+    system, path = _system_of(checkpoint)
+    files = system.get_file_info(FileSelector(path))
+    return [each.base_name for each in files if each.base_name.startswith(COMMITS_FILE) and each.size]
 
 
 def _read(checkpoint: str, name: str) -> bytes:
@@ -209,12 +246,10 @@ def _read(checkpoint: str, name: str) -> bytes:
 def _write(checkpoint: str, content: bytes) -> None:
     """Write the checkpoint's note durably: a commit follows, and must not outlive it.
 
-    On this machine a whole file that another driver wrote meanwhile stays.
+    A whole file that another driver wrote meanwhile stays.
     """
     local = _LOCAL.fullmatch(checkpoint)
-    if local is None:
-        _write_elsewhere(checkpoint, COMMITS_FILE, content)
-        return
+    assert local is not None, "it is on this machine"
     draft = Path(local[1], f".{COMMITS_FILE}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("wb") as file:
         file.write(content)
@@ -233,6 +268,12 @@ def _write_elsewhere(checkpoint: str, name: str, content: bytes) -> None:
     system, path = _system_of(checkpoint)
     with system.open_output_stream(f"{path}/{name}") as stream:
         stream.write(content)
+
+
+def _remove_elsewhere(checkpoint: str, name: str) -> None:
+    """Remove a file of a checkpoint that is not on this machine."""
+    system, path = _system_of(checkpoint)
+    system.delete_file(f"{path}/{name}")
 
 
 def _place(draft: Path, file: Path) -> None:
