@@ -80,7 +80,8 @@ _given_to = application.given_to
 
 def unarmed_given_to(writer: Any) -> application.Given:
     given = _given_to(writer)
-    return given._replace(sink=unarmed(given.sink), sources=[unarmed(each) for each in given.sources])
+    sources = [each._replace(options=unarmed(each.options)) for each in given.sources]
+    return given._replace(sink=unarmed(given.sink), sources=sources)
 
 
 application.given_to = unarmed_given_to

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from broadsheet.client_sync import connect_sync
+from broadsheet.errors import BroadsheetError
 from broadsheet.spark import start
 from tests.spark.windows import ROWS, Case
 
@@ -77,7 +78,7 @@ def test_a_function_writes_the_batches_of_a_query_in_update_mode(
 
 
 def test_a_query_of_a_function_is_checked_before_it_is_fenced(node: Any, spark: Any, tmp_path: Path) -> None:
-    """A misspelt option, or a checkpoint that is not named, ends no older run."""
+    """A misspelt option, a column of a wrong type, or a checkpoint that is not named, ends no older run."""
     Case(node.address, tmp_path, "batch/checked")
     rows = spark.readStream.format("broadsheet").options(address=node.address, journals="batch/checked/in-0")
     stream = rows.schema("x long").load().writeStream
@@ -94,5 +95,13 @@ def test_a_query_of_a_function_is_checked_before_it_is_fenced(node: Any, spark: 
         begin(stream)
     with pytest.raises(Exception, match=r"\['createjournal'\] are none of the batch sink's"):
         begin(stream.option("checkpointLocation", str(tmp_path / "c")).option("createJournal", "true"))
+    for schema, more, words in (
+        ("x long, offset int", {}, "column offset is int64, and the schema says int32"),
+        ("x long, i interval year to month", {}, "a message has no such values"),
+        ("x long, key binary", {"keyColumn": "y"}, "keyColumn 'y' is no field of a message"),
+    ):
+        wrong = rows.options(**more).schema(schema).load().writeStream
+        with pytest.raises(BroadsheetError, match=words):
+            begin(wrong.option("checkpointLocation", str(tmp_path / "c")))
     with connect_sync(node.address) as client:
         assert "batch/checked/commits" not in [each.name for each in client.journals.list()]

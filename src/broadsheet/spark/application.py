@@ -70,8 +70,8 @@ def start(
         "fence": fence,
     }
     given = given_to(writer)
-    for options in given.sources:
-        Sources(options)
+    for source in given.sources:
+        Sources(source.options).shape(source.schema)
     options = given.sink | {name.lower(): text for name, text in ours.items()}
     query = ""
     if location := options.get("checkpointlocation"):
@@ -114,13 +114,21 @@ def place(
         client.close()
 
 
+class GivenSource(NamedTuple):
+    """What a user gave one of our sources. Names of options are in lower case."""
+
+    options: dict[str, str]
+    schema: "StructType"
+    """The columns that it is to give."""
+
+
 class Given(NamedTuple):
     """What a user gave before Spark plans anything. Names of options are in lower case."""
 
     sink: dict[str, str]
     """The options of the sink."""
-    sources: list[dict[str, str]]
-    """The options of each of our sources that the rows come from."""
+    sources: list[GivenSource]
+    """Each of our sources that the rows come from."""
     schema: "StructType"
     """The columns of the rows."""
 
@@ -130,6 +138,8 @@ def given_to(writer: "DataStreamWriter") -> Given:
 
     A field of Spark's writer is read, and the leaves of its plan (Spark 4.2 and 4.3).
     """
+    from pyspark.sql.types import StructType
+
     frame, written, jvm = writer._df, writer._jwrite, writer._spark._jvm  # noqa: SLF001 - no other way.
     assert jvm is not None, "a session has a JVM"
     field = written.getClass().getDeclaredField("extraOptions")
@@ -137,8 +147,12 @@ def given_to(writer: "DataStreamWriter") -> Given:
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
     leaves = as_java(frame._jdf.queryExecution().analyzed().collectLeaves())  # noqa: SLF001 - as above.
     streams = [leaf for leaf in leaves if leaf.nodeName() == "StreamingRelationV2"]
-    ours = [leaf.extraOptions() for leaf in streams if leaf.sourceName() == "broadsheet"]
-    return Given(_lower(as_java(field.get(written))), [_lower(each) for each in ours], frame.schema)
+    ours = [
+        GivenSource(_lower(leaf.extraOptions()), StructType.fromJson(json.loads(leaf.schema().json())))
+        for leaf in streams
+        if leaf.sourceName() == "broadsheet"
+    ]
+    return Given(_lower(as_java(field.get(written))), ours, frame.schema)
 
 
 class SparkFiles:
