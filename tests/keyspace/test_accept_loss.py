@@ -17,6 +17,7 @@ from broadsheet.errors import Corrupt, InvalidArgument, Status
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, epoch_key, registers_key, spec_key
 from broadsheet.journal.keys import decode_registers
+from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.orphans import ORPHANS_NAME
 from broadsheet.keyspace.core.loss import LOSS_KEY
 from broadsheet.keyspace.local.role import open_keyspace
@@ -115,6 +116,32 @@ async def test_a_journal_whose_key_is_lost_is_kept_and_adopted() -> None:
         assert await append(node, OTHER, b" and on") is Status.OK
         assert node.broker.info(OTHER).create_revision == created[OTHER]
     assert ORPHANS_NAME not in image(disk)
+    assert not crashes
+
+
+async def test_a_journal_that_was_altered_behind_the_gap_is_the_journal_that_it_was() -> None:
+    """It came back empty, and took appends at offsets that were acknowledged: only a creation begins anew."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        for name in ALL:
+            await node.broker.create(JournalSpec(name=name))
+            assert await append(node, name, name.encode()) is Status.OK
+        await _idle()
+        created = {name: node.broker.info(name).create_revision for name in ALL}
+        for name in (OTHER, NAME):
+            await node.broker.alter(name, None, SpecChange(retained_bytes=1 << 20))
+        await _idle()
+        disk = kept_at(disk)
+    flip_key(disk, spec_key(THIRD))
+
+    told = accept(disk, {}, may_act=True)
+
+    assert [each.revision for each in told.orphans] == [created[THIRD]]
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        for name in (NAME, OTHER):
+            assert await shown(node, name) == name.encode()
+            assert node.broker.info(name).create_revision == created[name]
+            assert node.broker.info(name).spec.fragment.retained_bytes == 1 << 20
     assert not crashes
 
 

@@ -30,8 +30,9 @@ from broadsheet.client import connect
 from broadsheet.config import load
 from broadsheet.errors import BroadsheetError, ConfigError, Corrupt, NotFound
 from broadsheet.journal.core.seal import decode_seal
+from broadsheet.journal.keys import created_at
 from broadsheet.journal.messages import JournalStatus
-from broadsheet.journal.orphans import ORPHANS_NAME, is_creation
+from broadsheet.journal.orphans import ORPHANS_NAME
 from broadsheet.keyspace.local.loss_acceptance import look
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import FORMAT_FILE
@@ -333,7 +334,7 @@ def _lost_of(path: Path) -> str:
         return ""
     disk = LocalDisk(path)
     try:
-        return look(disk, is_creation=is_creation).reason
+        return look(disk, created_at=created_at).reason
     finally:
         disk.close()
 

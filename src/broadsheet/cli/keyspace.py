@@ -19,10 +19,10 @@ from broadsheet.cli.cluster import data_dirs
 from broadsheet.cli.options import EXIT_DRY_RUN, AsJSON, Yes
 from broadsheet.errors import ConfigError, InvalidArgument
 from broadsheet.journal.core.spec import SPEC_PREFIX
+from broadsheet.journal.keys import created_at
 from broadsheet.journal.orphans import (
     OnDisk,
     adoption,
-    is_creation,
     on_disk,
     orphans,
     remove_spools,
@@ -125,7 +125,7 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
         InvalidArgument: nothing is lost, a revision is not that of an orphan, or a name cannot be used.
         Corrupt, ConfigError: records are of a newer version.
     """
-    standing, found = look(disk, is_creation=is_creation), on_disk(disk)
+    standing, found = look(disk, created_at=created_at), on_disk(disk)
     reason, before = standing.reason, standing.accepted
     if found.newest > standing.found.revision:
         named = (
@@ -175,7 +175,7 @@ def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
     Raises:
         InvalidArgument: the key space lost records, and the loss is not accepted yet.
     """
-    standing, found = look(disk, is_creation=is_creation), on_disk(disk)
+    standing, found = look(disk, created_at=created_at), on_disk(disk)
     if standing.reason or found.newest > standing.found.revision:
         raise InvalidArgument(
             "the key space is not whole: `broadsheet keyspace accept-loss` comes first, and may adopt orphans"

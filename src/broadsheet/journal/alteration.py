@@ -63,7 +63,8 @@ async def put_altered(keyspace: Keyspace, journal: JournalInfo, change: SpecChan
     if spec == info.spec:
         return info
     passed("journal.alter.before_put")
-    outcome = await keyspace.transact([ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(spec))])
+    put = Put(key, encode_spec(spec, created=info.create_revision))
+    outcome = await keyspace.transact([ModRevisionIs(key, info.mod_revision)], [put])
     passed("journal.alter.after_put")
     if not outcome.succeeded:
         raise NotFound(f"journal {journal.name} was deleted meanwhile")

@@ -42,7 +42,9 @@ async def mark_deleted(context: Context, info: JournalInfo) -> JournalInfo:
         doomed = msgspec.structs.replace(decode_info(pair).spec, is_deleting=True)
         passed("journal.delete.before_mark")
         outcome = await context.keyspace.transact(
-            [ModRevisionIs(key, pair.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
+            [ModRevisionIs(key, pair.mod_revision)],
+            [Put(key, encode_spec(doomed, created=info.create_revision))],
+            is_upkeep=True,
         )
         passed("journal.delete.after_mark")
         if outcome.succeeded:

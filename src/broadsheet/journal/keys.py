@@ -7,13 +7,22 @@ Source: journals.1, journals.11; `docs/protocols/journals.md`.
 from typing import TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
-from broadsheet.base.types import ByteOffset, Incarnation, NodeId
+from broadsheet.base.types import ByteOffset, Incarnation, NodeId, Revision
 from broadsheet.errors import Corrupt
 from broadsheet.journal.core.registers import RegisterState
-from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.keyspace.core.transaction import KeyValue
+
+
+class StoredSpec(JournalSpec, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The spec key's value."""
+
+    created: Revision = Revision(0)
+    """The journal's create revision; 0 in the put that created it. The key space knows it too, but not if it
+    lost the records of the puts before."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -36,14 +45,18 @@ class EpochValue(msgspec.Struct, frozen=True):
 T = TypeVar("T")
 Decoder: TypeAlias = msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]
 
-_spec = msgspec.json.Decoder(JournalSpec)
+_spec = msgspec.json.Decoder(StoredSpec)
 _epoch = msgspec.msgpack.Decoder(EpochValue)
 _registers = msgspec.msgpack.Decoder(RegisterState)
 
 
-def encode_spec(spec: JournalSpec) -> bytes:
-    """The spec key's value."""
-    return msgspec.json.encode(spec)
+def encode_spec(spec: JournalSpec, *, created: Revision = Revision(0)) -> bytes:
+    """The spec key's value.
+
+    Args:
+        created: the create revision of the journal; 0: this put creates it.
+    """
+    return msgspec.json.encode(StoredSpec(**asdict(spec), created=created))
 
 
 def decode_info(pair: KeyValue) -> JournalInfo:
@@ -52,8 +65,20 @@ def decode_info(pair: KeyValue) -> JournalInfo:
     Raises:
         Corrupt: the key's value does not decode.
     """
-    spec = _decoded(_spec, pair)
+    stored = _decoded(_spec, pair)
+    spec = JournalSpec(stored.name, stored.fragment, stored.labels, stored.is_deleting)
     return JournalInfo(spec=spec, create_revision=pair.create_revision, mod_revision=pair.mod_revision)
+
+
+def created_at(pair: KeyValue) -> Revision | None:
+    """The create revision of the journal whose spec key was put then; None: the value does not tell it."""
+    if not pair.key.startswith(SPEC_PREFIX):
+        return None
+    try:
+        stored = _decoded(_spec, pair)
+    except Corrupt:
+        return None
+    return stored.created or (None if stored.is_deleting else pair.mod_revision)
 
 
 def encode_epoch(value: EpochValue) -> bytes:

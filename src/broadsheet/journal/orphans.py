@@ -18,7 +18,7 @@ from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity, decode
 from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec, spec_key, validate_spec
 from broadsheet.journal.deletion import remove_all
-from broadsheet.journal.keys import decode_info, encode_spec
+from broadsheet.journal.keys import encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
 from broadsheet.journal.set_aside import is_ours
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
@@ -144,17 +144,6 @@ def write_down(disk: Disk, left: Kept) -> None:
             file.close()
     elif disk.exists(ORPHANS_NAME):
         disk.remove(ORPHANS_NAME)
-
-
-def is_creation(key: str, value: bytes) -> bool:
-    """Whether a put of a spec key created the journal. The only other put is the mark of a deletion."""
-    if not key.startswith(SPEC_PREFIX):
-        return False
-    try:
-        info = decode_info(KeyValue(key, value, Revision(1), Revision(1)))
-    except Corrupt:
-        return False
-    return not info.spec.is_deleting
 
 
 def adoption(name: str, revision: Revision, *, at: Revision, pairs: Iterable[KeyValue]) -> KeyValue:

@@ -43,12 +43,16 @@ def run(
         reads,
         first=Offset(first),
         next_offset=Offset(end),
-        is_creation=is_item,
+        created_at=created_at,
     )
 
 
-def is_item(key: str, _value: bytes) -> bool:
-    return key.startswith("items")
+def created_at(pair: KeyValue) -> Revision | None:
+    """Of an item: what its value says behind a colon, or else that this put creates it."""
+    if not pair.key.startswith("items"):
+        return None
+    told = pair.value.decode().partition(":")[2]
+    return Revision(int(told)) if told else pair.mod_revision
 
 
 def values(found: Salvage) -> dict[str, bytes]:
@@ -146,6 +150,16 @@ def test_a_journal_that_was_made_again_behind_the_gap_is_a_new_one() -> None:
 
     created = {pair.key: pair.create_revision for pair in found.pairs}
     assert created == {"items/j": 3, "k": 1}
+
+
+def test_a_journal_that_was_changed_behind_the_gap_is_no_new_one() -> None:
+    """Its content stands under its create revision, which a later put tells, also where the first is lost."""
+    created = [put(1, **{"items/j": "a"}), put(2, **{"items/k": "b"})]
+    changed = [put(3, **{"items/j": "a:1"}), put(4, **{"items/k": "b:2"})]
+
+    found = run([*created, *changed], lost=[1])
+
+    assert {pair.key: pair.create_revision for pair in found.pairs} == {"items/j": 1, "items/k": 2}
 
 
 def test_a_record_of_a_newer_version_is_not_called_lost() -> None:

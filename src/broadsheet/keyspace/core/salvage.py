@@ -22,8 +22,8 @@ from broadsheet.keyspace.core.transaction import KeyValue
 HINTS_MAX: Final = 64
 """At most this many keys from damaged records are reported."""
 
-IsCreation = Callable[[str, bytes], bool]
-"""Whether a put of this value always creates its key, so that an older pair of the key is another life."""
+CreatedAt = Callable[[KeyValue], Revision | None]
+"""When the key of a pair was created, by its value alone; None: the value does not tell."""
 
 
 class Read(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +63,7 @@ def salvage(
     *,
     first: Offset,
     next_offset: Offset,
-    is_creation: IsCreation,
+    created_at: CreatedAt,
 ) -> Salvage:
     """The map of the key space that the surviving records describe.
 
@@ -71,7 +71,7 @@ def salvage(
         reads: every record that was found; of two whole records with one offset the later one counts.
         first: the lowest offset that was not trimmed.
         next_offset: the offset that the next record would get.
-        is_creation: see `IsCreation`.
+        created_at: see `CreatedAt`.
 
     Raises:
         Corrupt: a whole record is of a newer version. It is not lost: a newer release can read it.
@@ -105,7 +105,7 @@ def salvage(
         if revision > at + 1:
             why = "their records are damaged or missing"
             lost.append(LostRevisions(Revision(at + 1), revision, why))
-        _apply(shown, transactions[revision], is_creation=is_creation if lost else None)
+        _apply(shown, transactions[revision], created_at=created_at if lost else None)
         at = max(at, revision)
         sound, behind = (sound, behind + 1) if lost else (revision, behind)
     reach = _reach(whole, first=first, next_offset=next_offset, founded_at=at)
@@ -158,20 +158,20 @@ def _newest(chunks: Sequence[SnapshotChunk]) -> tuple[SnapshotChunk, ...]:
     return best
 
 
-def _apply(shown: OrderedMap, transaction: TransactionRecord, *, is_creation: IsCreation | None) -> None:
+def _apply(shown: OrderedMap, transaction: TransactionRecord, *, created_at: CreatedAt | None) -> None:
     """Apply `transaction` to the salvaged map, except to keys that a newer snapshot chunk has set already.
 
     Args:
-        is_creation: given after a gap, because a lost transaction may have deleted a key that `shown` still
-            holds; a put that creates the key then begins a new life of it.
+        created_at: given after a gap, because a lost transaction may have deleted a key that `shown` still
+            holds, or created one that it lacks.
     """
     changes: list[tuple[str, KeyValue | None]] = []
     for key, pair in changes_of(shown, transaction):
         old = shown.get(key)
         if old is not None and old.mod_revision >= transaction.revision:
             continue
-        if pair is not None and is_creation is not None and is_creation(key, pair.value):
-            changes.append((key, msgspec.structs.replace(pair, create_revision=pair.mod_revision)))
+        if pair is not None and created_at is not None and (created := created_at(pair)) is not None:
+            changes.append((key, msgspec.structs.replace(pair, create_revision=created)))
         else:
             changes.append((key, pair))
     shown.apply(changes)

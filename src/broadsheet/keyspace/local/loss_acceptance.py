@@ -16,7 +16,7 @@ from broadsheet.base.types import Generation, Offset, Revision
 from broadsheet.errors import Corrupt
 from broadsheet.keyspace.core.loss import LOSS_KEY, AcceptedLoss, decode_loss, loss_pair
 from broadsheet.keyspace.core.record import snapshot
-from broadsheet.keyspace.core.salvage import IsCreation, LostRevisions, Read, Salvage, salvage
+from broadsheet.keyspace.core.salvage import CreatedAt, LostRevisions, Read, Salvage, salvage
 from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.local.keyspace import STREAM
 from broadsheet.keyspace.local.role import LOG_DIRECTORY
@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True):
     hints: tuple[str, ...]
 
 
-def look(disk: Disk, *, is_creation: IsCreation) -> StoppedState:
+def look(disk: Disk, *, created_at: CreatedAt) -> StoppedState:
     """Inspect a key space's seal and log; changes nothing. Blocking. The caller holds the directory's lock.
 
     Raises:
@@ -76,14 +76,14 @@ def look(disk: Disk, *, is_creation: IsCreation) -> StoppedState:
         generation = log.generation(STREAM)
         if seal is not None:
             reads = [Read(Offset(at), chunk, is_whole=True) for at, chunk in enumerate(seal.chunks)]
-            sealed = salvage(reads, first=Offset(1), next_offset=Offset(len(reads)), is_creation=is_creation)
+            sealed = salvage(reads, first=Offset(1), next_offset=Offset(len(reads)), created_at=created_at)
             return StoppedState("", sealed, Generation(max(generation, seal.generation)))
         verdict, lacks_streams = log.verdict(STREAM), log.lacks_streams
         found = salvage(
             [Read(each.offset, each.payload, each.is_whole) for each in log.records(STREAM)],
             first=Offset(verdict.first if verdict is not None else 0),
             next_offset=Offset(verdict.point.next if verdict is not None else 0),
-            is_creation=is_creation,
+            created_at=created_at,
         )
     if found.lost and not reason:
         spans = ", ".join(f"[{each.begin}, {each.end})" for each in found.lost)
