@@ -14,7 +14,7 @@ import msgspec
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import AlreadyExists
+from broadsheet.errors import AlreadyExists, NotAllowed, NotFound
 from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
 from broadsheet.journal.client_reads import EncodedIndex, Reader, read_index
@@ -127,7 +127,8 @@ class Journals:
             retained_bytes: what lies further below the end is removed; by default nothing.
             labels: names and values by which `list` selects journals; some tell the node how the content is
                 framed.
-            if_absent: return an existing journal of that name instead of raising.
+            if_absent: return an existing journal of that name instead of raising, also to a caller who may
+                not create one.
 
         Raises:
             AlreadyExists: a journal of that name exists.
@@ -142,6 +143,13 @@ class Journals:
             if not if_absent:
                 raise
             return await self.get(name)
+        except NotAllowed as refused:
+            if not if_absent:
+                raise
+            try:
+                return await self.get(name)
+            except (NotFound, NotAllowed):
+                raise refused from None
 
     async def alter(
         self,
