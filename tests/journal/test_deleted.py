@@ -6,12 +6,13 @@ import gc
 import pytest
 
 from broadsheet.base.types import JournalName
-from broadsheet.errors import ShuttingDown
+from broadsheet.errors import NotFound, ShuttingDown
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
 from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.runtime import failpoints
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import Running, Shelf, _idle, _until, running
 
@@ -67,6 +68,31 @@ async def test_a_journal_is_deleted_also_while_somebody_changes_its_settings() -
         await asyncio.gather(*altering, return_exceptions=True)
         assert not node.keyspace.range("")
         assert not [each for each in disk.state.files if each.endswith(".spool")]
+    assert not crashes
+
+
+async def test_of_many_deletions_of_one_journal_at_once_one_is_marked() -> None:
+    """Each held the journal's spec while the disk synced, and all but one were made anew in the turn after.
+
+    700 of a spec of 250 KiB took 300 MiB (access.6).
+    """
+    crashes: list[BaseException] = []
+    labels: list[str] = []
+    name = JournalName("dead/crowded")
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=name))
+        await node.broker.replica(name)
+        failpoints.install(labels.append)
+        try:
+            callers = [asyncio.create_task(node.broker.delete(name, None)) for _ in range(200)]
+            await asyncio.sleep(0)
+            callers[0].cancel()  # Whoever leaves does not let the next one begin beside its own.
+            found = await asyncio.gather(*callers, return_exceptions=True)
+        finally:
+            failpoints.install(None)
+        assert labels.count("journal.delete.before_mark") == 1
+        assert [type(each) for each in found] == [asyncio.CancelledError, *[NotFound] * 199]
+        await _until(lambda: not node.keyspace.range(""), "its keys are removed")
     assert not crashes
 
 

@@ -7,7 +7,7 @@ are made in the pipeline. Source: journals.1, journals.5, journals.20; node.2.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -61,7 +61,7 @@ from broadsheet.journal.trimming import Trimming
 from broadsheet.keyspace.core.transaction import Absent, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
-from broadsheet.runtime.scope import OneByOne, carried
+from broadsheet.runtime.scope import OneByOne
 
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
@@ -138,7 +138,7 @@ class Broker:
         validate_spec(spec)
         if spec.fragment.store:
             await self._try_store(spec, by)
-        return await self._carried(self._create(spec), f"create.{spec.name}")
+        return await self._carried(partial(self._create, spec), f"create.{spec.name}")
 
     async def _try_store(self, spec: JournalSpec, by: Instant | None) -> None:
         """Refuse a store that no journal may name, or that a new one could not use."""
@@ -203,16 +203,10 @@ class Broker:
             InvalidArgument: a field cannot be changed, or its new value is not legal. Nothing changed.
             NotFound: there is no such journal, or the name belongs to another one. Nothing changed.
         """
-        slot = self._slots.get(self.info(name, create_revision).name)
-        if slot is None:
-            raise NotFound(f"journal {name} does not exist")
-        task = f"alter.{name}"
+        slot = self._slot(name, create_revision)
         async with slot.altering:  # Those of one journal wait for one another first, and hold up no others.
-            return await self._altering.carried(
-                lambda: self._begun(self._alter(slot, change), task),
-                partial(self._context.scope.spawn, name=task),
-                cut_off=partial(_cut_off, task),
-            )
+            work = partial(self._alter, slot, change)
+            return await self._carried(work, f"alter.{name}", line=self._altering)
 
     async def _alter(self, slot: Slot, change: SpecChange) -> JournalInfo:
         found = await put_altered(self._context.keyspace, slot.info, change)
@@ -230,44 +224,51 @@ class Broker:
             NotFound: there is no such journal, or the name belongs to another one.
             Throttled: others alter it all the time. Nothing changed.
         """
-        info = self.info(name, create_revision)
-        removing = await self._carried(self._delete(info), f"delete.{name}")
+        slot = self._slot(name, create_revision)
+        work = partial(self._delete, slot)
+        removing = await self._carried(work, f"delete.{name}", line=slot.deleting)
         await asyncio.wait((removing,), timeout=in_seconds(self._context.config.removal_wait))
 
-    async def _delete(self, info: JournalInfo) -> asyncio.Task[None]:
+    async def _delete(self, slot: Slot) -> asyncio.Task[None]:
         """Mark the journal as deleted; returns the task that removes its content."""
-        marked = await mark_deleted(self._context, info)
-        slot = self._slots.pop(info.name, None)
-        self.troubles.tried(info.name, is_failed=False)
-        if slot is not None:
-            slot.opened.cancel()
-            if slot.replica is not None:
-                slot.replica.close(Status.NOT_FOUND)
-        return self._context.scope.spawn(self._remove(slot, marked), name=f"remove.{info.name}")
+        name = slot.info.name
+        if self._slots.get(name) is not slot:
+            raise NotFound(f"journal {name} was deleted meanwhile")
+        marked = await mark_deleted(self._context, slot.info)
+        del self._slots[name]
+        self.troubles.tried(name, is_failed=False)
+        slot.opened.cancel()
+        if slot.replica is not None:
+            slot.replica.close(Status.NOT_FOUND)
+        return self._context.scope.spawn(self._remove(slot, marked), name=f"remove.{name}")
 
-    async def _remove(self, slot: Slot | None, marked: JournalInfo) -> None:
+    async def _remove(self, slot: Slot, marked: JournalInfo) -> None:
         """Wait for work that may still create a file of the journal, then remove its content and keys."""
-        if slot is not None:
-            if slot.housekeeping is not None:
-                await slot.housekeeping.finish()
-            async with slot.attempt:
-                pass
+        if slot.housekeeping is not None:
+            await slot.housekeeping.finish()
+        async with slot.attempt:
+            pass
         await finish_delete(self._context, marked)
 
-    async def _carried(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Run `work` on a journal to its end, even if the caller is cancelled: it is never left half done.
+    async def _carried(
+        self, work: Callable[[], Coroutine[Any, Any, T]], name: str, *, line: OneByOne | None = None
+    ) -> T:
+        """Run `work` on a journal to its end, even if the caller leaves, when those of `line` have ended.
 
         Raises:
             ShuttingDown: nothing was done. Unknown: the node shut down meanwhile.
         """
-        spawn = partial(self._context.scope.spawn, name=name)
-        return await carried(self._begun(work, name), spawn, cut_off=partial(_cut_off, name))
 
-    def _begun(self, work: Coroutine[Any, Any, T], name: str) -> Coroutine[Any, Any, T]:
-        if self._is_closed:
-            work.close()
-            raise ShuttingDown(f"{name}: the node shuts down")
-        return work
+        def begin() -> Coroutine[Any, Any, T]:
+            if self._is_closed:
+                raise ShuttingDown(f"{name}: the node shuts down")
+            return work()
+
+        return await (line or OneByOne()).carried(
+            begin,
+            partial(self._context.scope.spawn, name=name),
+            cut_off=lambda: Unknown(f"{name}: the node shut down before it was done"),
+        )
 
     def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
         """The journal of that name, created at `create_revision` if that is given.
@@ -292,6 +293,12 @@ class Broker:
             )
         return info
 
+    def _slot(self, name: str, create_revision: Revision | None) -> Slot:
+        slot = self._slots.get(self.info(name, create_revision).name)
+        if slot is None:
+            raise NotFound(f"journal {name} does not exist")
+        return slot
+
     async def replica(
         self, name: str, create_revision: Revision | None = None, *, by: Instant | None = None
     ) -> Replica:
@@ -303,13 +310,10 @@ class Broker:
             NotFound: there is no such journal. ShuttingDown: the node shuts down.
             StoreUnhealthy: the journal was not open in time. Nothing was done.
         """
-        info = self.info(name, create_revision)
-        slot = self._slots.get(info.name)
-        if slot is None:
-            raise NotFound(f"journal {name} does not exist")
+        slot = self._slot(name, create_revision)
         if slot.replica is not None:
             return slot.replica
-        self._opening.hasten(info.create_revision)
+        self._opening.hasten(slot.info.create_revision)
         opened, patience = slot.opened, self._patience(self._context.config.opening_wait, by)
         try:
             async with asyncio.timeout(in_seconds(patience)):
@@ -393,7 +397,8 @@ class Broker:
             replica, self._keys(replica.info), head=head, is_head_only=is_head_only
         )
         if may_act:
-            loss = await self._carried(self._accept(replica, head=head, doubted=doubted), f"accept.{name}")
+            work = partial(self._accept, replica, head=head, doubted=doubted)
+            loss = await self._carried(work, f"accept.{name}")
         return LossReply(
             journal=replica.name,
             reason=reason,
@@ -492,7 +497,3 @@ class Broker:
         replica.fullness = self._fullness
         if replica.pipeline.is_full != self.is_full:
             replica.deliver(Fullness(is_full=self.is_full))
-
-
-def _cut_off(name: str) -> Unknown:
-    return Unknown(f"{name}: the node shut down before it was done")

@@ -8,6 +8,7 @@ import asyncio
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.replica import Replica
+from broadsheet.runtime.scope import OneByOne
 from broadsheet.runtime.waiting_line import WaitingLine
 
 
@@ -25,6 +26,8 @@ class Slot:
         """Held while the journal is being opened, so that a deletion waits for the end of that."""
         self.altering = asyncio.Lock()
         """Held by the one caller whose change of the spec is made, or is the journal's next."""
+        self.deleting = OneByOne()
+        """Has the deletions of the journal marked one at a time, so that one of a crowd reads its spec."""
         self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
         self.opening_error = ""  # Why the journal is not open yet.
 

@@ -415,12 +415,32 @@ def alter_crowd(target: Target, seconds: float) -> None:
     _crowd(target, seconds, request)
 
 
-def _crowd(target: Target, seconds: float, request: Callable[[Raw], bytes]) -> None:
+@shape
+def delete_crowd(target: Target, seconds: float) -> None:
+    """8,000 deletions over 8 connections of one journal with 250 KiB of labels."""
+    labels = {f"label-{number:03d}": "v" * 1000 for number in range(250)}
+    body = {"journal": "mine/deleted"}
+    writer = Raw(target.native, target.token)
+
+    def made() -> None:
+        writer.call("journal.create", {"spec": {"name": "mine/deleted", "labels": labels}})
+
+    _crowd(target, seconds, lambda caller: caller.request(f.CALL, "journal.delete", body)[1], before=made)
+
+
+def _crowd(
+    target: Target,
+    seconds: float,
+    request: Callable[[Raw], bytes],
+    *,
+    before: Callable[[], None] = lambda: None,
+) -> None:
     callers: list[Raw] = []
     for _ in until(seconds):
         with contextlib.suppress(Gone, OSError):
             while len(callers) < 8:
                 callers.append(Raw(target.native, target.token))
+        before()
         for caller in [*callers]:
             try:
                 caller.sock.sendall(b"".join([request(caller) for _ in range(1000)]))
