@@ -21,6 +21,7 @@ from broadsheet.errors import (
     Corrupt,
     IndexHasGreaterOffset,
     InvalidArgument,
+    ShuttingDown,
     Status,
     StoreUnhealthy,
 )
@@ -31,6 +32,7 @@ from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import Fullness, Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
+from broadsheet.journal.messages import LossReply
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import SPOOL_SUFFIX
@@ -402,6 +404,45 @@ async def test_a_spool_and_a_fragment_of_one_range_with_other_bytes_contradict_e
         assert b"".join(found) == FIRST + b"?" * len(SECOND), "the store's bytes are the journal's now"
     assert {name: shelf.objects[name] for name in stored} == stored
     assert not any(name.startswith(f"{NAME}/{2000:016x}") for name in shelf.objects.keys() - stored.keys())
+    assert not crashes
+
+
+async def test_of_those_who_ask_at_once_what_a_journal_lost_one_has_its_files_read_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each had a MiB of them read and summed on the loop in each turn: 200 held it for 0.2 s (access.6).
+
+    Whoever waits while another accepts the loss is told to look again.
+    """
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    await first_life(disk, shelf, crashes, (FIRST, SECOND))
+    other = sha1(b"?" * len(SECOND), usedforsecurity=False).hexdigest()
+    shelf.objects[f"{NAME}/{2000:016x}-{4100:016x}-{other}.raw"] = b"?" * len(SECOND)
+    reads: list[str] = []
+    read_at = SimFile.read_at
+
+    def counted(file: SimFile, at: int, length: int) -> bytes:
+        if file.name.endswith(SPOOL_SUFFIX):
+            reads.append(file.name)
+        return read_at(file, at, length)
+
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+
+        def ask(*, may_act: bool = False) -> asyncio.Task[LossReply]:
+            asked = node.broker.accept_loss(NAME, None, head=None, may_act=may_act, is_head_only=False)
+            return asyncio.create_task(asked)
+
+        await node.broker.replica(NAME)
+        monkeypatch.setattr(SimFile, "read_at", counted)
+        callers = [ask() for _ in range(50)]
+        await callers[0]
+        alone = len(reads)
+        await asyncio.gather(*callers)
+        assert len(reads) > 10 * alone > 0
+        found = await asyncio.gather(ask(may_act=True), *[ask() for _ in range(20)], return_exceptions=True)
+        assert {type(each) for each in found} == {LossReply, ShuttingDown}
+        assert type(found[0]) is LossReply
     assert not crashes
 
 

@@ -75,6 +75,8 @@ class Context:
         )
         self.mending = asyncio.Lock()
         """Held while a spool file is mended from the log."""
+        self.reporting = asyncio.Lock()
+        """Held while a journal's loss is looked for: its files are summed on the loop, a MiB in each turn."""
         self._budget = Budget(config.cache_bytes_max)
         store_count = len(dict.fromkeys((config.store, *config.stores)))
         self._share_bytes = max(CACHE_BYTES_MIN, config.cache_bytes_max // store_count)

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.types import ByteOffset, Revision
-from broadsheet.errors import Corrupt, InvalidArgument, Refused, StoreUnhealthy, Unknown
+from broadsheet.errors import Corrupt, InvalidArgument, Refused, ShuttingDown, StoreUnhealthy, Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import EMPTY_SUM
@@ -63,19 +63,22 @@ async def report(
 
     Raises:
         InvalidArgument: it accepts appends, `head` is too low, or more than the head is in doubt.
-        StoreUnhealthy: the store cannot be asked.
+        StoreUnhealthy: the store cannot be asked. ShuttingDown: the journal was closed meanwhile.
     """
     name, disk = replica.name, replica.context.disk
     if not (replica.stop_reason or replica.damage) and replica.log_registers is not None:
         raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
-    here = [each for each in (*replica.closed, replica.spool) if not each.fault]
-    try:
-        doubted = (await contradiction(disk, name, here, replica.index.everything())).spools
-    except OSError as error:
-        text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
-        raise StoreUnhealthy(text) from error
-    reason = replica.stop_reason or replica.damage or registers_lost(name)
-    loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
+    async with replica.context.reporting:
+        if replica.is_closed:
+            raise ShuttingDown(f"journal {name} was closed: look again")
+        here = [each for each in (*replica.closed, replica.spool) if not each.fault]
+        try:
+            doubted = (await contradiction(disk, name, here, replica.index.everything())).spools
+        except OSError as error:
+            text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
+            raise StoreUnhealthy(text) from error
+        reason = replica.stop_reason or replica.damage or registers_lost(name)
+        loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
     if is_head_only and loss.is_damaged:
         raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(name)}")
     return reason, doubted, loss
