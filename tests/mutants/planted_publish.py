@@ -32,7 +32,7 @@ MUTANTS = [
         "lost_append_taken_for_done",
         "An append whose answer was lost is taken for durable (pipelines.18).",
         "broadsheet.publish.lanes:Lane._append",
-        edited("lost = error", "return"),
+        edited("lost = error", "return self._answer(batch, None)"),
     ),
     planted(
         "last_refusal_told_as_the_outcome",

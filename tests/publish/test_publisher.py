@@ -664,6 +664,54 @@ async def test_messages_stand_in_the_order_of_the_calls_though_these_waited_for_
         assert await seen(client) == [{"n": number} for number in range(1_000)]
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_message_has_its_whole_patience_though_it_leaves_with_an_older_one(
+    tmp_path: Path, *, is_behind: bool
+) -> None:
+    """The node is away until the time of the older one is over. Only what is behind that fails too."""
+    filled = asyncio.Event()
+
+    class Away(Lossy):
+        is_away = False
+
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if self.is_away:
+                raise Unreachable("there is no node")
+            done = await self._journals.append(name, content, **options)
+            await filled.wait()
+            return done
+
+    async with served(tmp_path) as (_, client):
+        away = Away(client.journals, lambda _: None)
+        async with publisher_over(away, patience=2) as publisher:
+            lane = await publisher._lanes.lane(LINES)
+
+            def put(n: object, behind: asyncio.Future[None] | None = None) -> asyncio.Future[None]:
+                body = msgspec.json.encode({"n": n})
+                stamped = publisher._outside.committed(lane.framing, body, publisher._time.wall())
+                return publisher._lanes.put(lane, stamped, behind=behind)
+
+            filling = put("filling")
+            await until(lambda: not lane._waiting)
+            older = put("older")
+            await asyncio.sleep(1)
+            newer = put("newer", older if is_behind else None)
+            away.is_away = True
+            filled.set()
+            await filling
+            with pytest.raises(Unreachable):
+                await older
+            away.is_away = False
+            if is_behind:
+                with pytest.raises(Unreachable):
+                    await newer
+            else:
+                await newer
+            assert publisher._lanes._bytes == 0
+
+        assert await seen(client) == [{"n": "filling"}] + [{"n": "newer"}] * (not is_behind)
+
+
 async def test_of_many_messages_none_is_there_behind_one_that_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,16 @@
 """Lanes: the messages of one publisher on their way, in each journal in order, one append at a time.
 
 IDLE --put--> SENDING --the last append is answered--> IDLE. What is ready leaves as one append. If its
-outcome is not known, the same bytes are appended again until they are acknowledged or `patience` is over: a
-reader drops the second copy by its clocks. The next append waits for that. If it overtook a lost one, readers
-would drop the messages of the lost one, whose clocks are smaller, as duplicates. Units: bytes, seconds.
+outcome is not known, the same messages are appended again, each until it is acknowledged or its `patience` is
+over: a reader drops the second copy by its clocks. The next append waits for that. If it overtook a lost one,
+readers would drop the messages of the lost one, whose clocks are smaller, as duplicates. A late copy of one
+that was given up is dropped in the same way, behind those that were repeated without it. Units: bytes,
+seconds.
 Source: pipelines.18; docs/adr/0201.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -115,13 +118,7 @@ class Lane:
         try:
             await asyncio.sleep(0)  # What is put in this turn of the loop leaves together.
             while batch := self._take():
-                try:
-                    await self._append(b"".join([each.content for each in batch]), batch[0].give_up)
-                except (BroadsheetError, OSError) as error:
-                    self.is_gone |= isinstance(error, NotFound)
-                    self._answer(batch, error)
-                else:
-                    self._answer(batch, None)
+                await self._append(batch)
         except asyncio.CancelledError:
             self._answer(batch, Unknown(f"the client was closed while it appended to {self.name}"))
             raise
@@ -160,32 +157,48 @@ class Lane:
                 each.done.exception()  # A transaction looks at it when it ends, or not at all.
         batch.clear()
 
-    async def _append(self, content: bytes, give_up: float) -> None:
-        """Append `content` once, or several times if the outcome of the earlier tries is not known.
+    async def _append(self, batch: list[Waiting]) -> None:
+        """Append `batch` once, or again while the cause of the failure passes, and answer it.
 
-        Raises:
-            Refused: none of the tries appended it. Unknown: one may have.
+        `Refused`: none of the tries appended it; `Unknown`: one may have. A message whose time is over is
+        left out of the next try, so that each of the others has its own whole patience.
         """
         loop, backoff = asyncio.get_running_loop(), Backoff(PAUSE_MIN, PAUSE_MAX)
         lost: Exception | None = None
         while True:
-            left = max(give_up - loop.time(), in_seconds(PAUSE_MIN))
+            content = b"".join([each.content for each in batch])
+            left = max(batch[0].give_up - loop.time(), in_seconds(PAUSE_MIN))
             try:
                 await self._journals.append(
                     self.name, content, create_revision=self.revision, timeout=min(TIMEOUT_SECONDS, left)
                 )
             except (BroadsheetError, OSError) as error:
+                self.is_gone |= isinstance(error, NotFound)
+                told: Exception = error
                 if isinstance(error, Unknown | OSError):
                     lost = error
-                if not is_passing(error) or loop.time() + in_seconds(backoff.pause) >= give_up:
-                    if lost is None or lost is error:
-                        raise
-                    raise Unknown(
+                elif lost is not None:
+                    told = Unknown(
                         f"{len(content)} bytes of messages may be in {self.name}: {lost}; then: {error}"
-                    ) from error
+                    )
+                    told.__cause__ = error
+                next_try = loop.time() + in_seconds(backoff.pause) if is_passing(error) else math.inf
+                self._give_up(batch, told, next_try=next_try)
             else:
+                self._answer(batch, None)
+            if not batch:
                 return
             await asyncio.sleep(in_seconds(backoff.next()))
+
+    def _give_up(self, batch: list[Waiting], error: Exception, *, next_try: float) -> None:
+        """Answer with `error` those of `batch` whose time is over then, and those behind them."""
+        tried = batch.copy()
+        batch.clear()
+        for each in tried:
+            if each.give_up <= next_try or _failure(each.behind) is not None:
+                self._answer([each], error)
+            else:
+                batch.append(each)
 
 
 def _failure(sent: "asyncio.Future[None] | None") -> BaseException | None:
