@@ -2,8 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from broadsheet.base.types import JournalName
-from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.errors import NotFound
+from broadsheet.journal.alteration import put_altered
+from broadsheet.journal.core.spec import JournalSpec, spec_key
+from broadsheet.journal.deletion import mark_deleted
 from broadsheet.journal.messages import SpecChange
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import Shelf, running
@@ -47,4 +52,36 @@ async def test_of_alterations_whose_callers_have_left_one_is_made() -> None:
 
         found = await node.broker.alter(NAME, None, SpecChange(labels={"la": "last"}))
         assert (found.spec.fragment.length, found.mod_revision) == (1024, before.mod_revision + 2)
+    assert not crashes
+
+
+async def test_an_alteration_that_waited_changes_neither_a_doomed_journal_nor_a_later_one_of_its_name() -> (
+    None
+):
+    """A doomed one would keep its name until the next start: its keys go only as the mark left them."""
+    crashes: list[BaseException] = []
+    change = SpecChange(length=2048)
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        context = node.broker._context
+        info = await node.broker.create(JournalSpec(name=NAME))
+        marking = asyncio.create_task(mark_deleted(context, info))
+        await asyncio.sleep(0)
+        with pytest.raises(NotFound, match="was deleted meanwhile"):  # It was read before the mark was seen.
+            await put_altered(node.keyspace, info, change)
+        marked = await marking
+        with pytest.raises(NotFound, match="was deleted meanwhile"):
+            await put_altered(node.keyspace, info, change)
+        pair = node.keyspace.get(spec_key(NAME))
+        assert pair is not None
+        assert pair.mod_revision == marked.mod_revision
+
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        info = await node.broker.create(JournalSpec(name=NAME))
+        await node.broker.delete(NAME, None)
+        later = await node.broker.create(JournalSpec(name=NAME))
+        with pytest.raises(NotFound, match="was deleted meanwhile"):
+            await put_altered(node.keyspace, info, change)
+        pair = node.keyspace.get(spec_key(NAME))
+        assert pair is not None
+        assert pair.mod_revision == later.mod_revision
     assert not crashes

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from broadsheet.errors import ShuttingDown
-from broadsheet.runtime.scope import Scope, carried, to_the_end
+from broadsheet.runtime.scope import OneByOne, Scope, carried, to_the_end
 
 
 def unexpected(error: BaseException) -> None:
@@ -157,6 +157,47 @@ async def test_a_caller_whose_carried_work_is_cut_off_is_told_so(turns: int) -> 
     await scope.close()
     with pytest.raises(ShuttingDown):
         await asyncio.wait_for(calling, 5)
+
+
+async def test_of_works_that_are_carried_one_by_one_each_begins_when_the_one_before_has_ended() -> None:
+    """Also when the caller of that has left: of two alterations of one state the second would be refused."""
+    scope, one_by_one, log = Scope("node", crash=unexpected), OneByOne(), list[str]()
+    gates = [asyncio.Event() for _ in range(3)]
+
+    async def work(number: int) -> int:
+        log.append(f"{number} began")
+        await gates[number].wait()
+        log.append(f"{number} ended")
+        return number
+
+    callers = [
+        asyncio.create_task(
+            one_by_one.carried(
+                partial(work, number),
+                partial(scope.spawn, name="work"),
+                cut_off=lambda: ShuttingDown("the node shuts down"),
+            )
+        )
+        for number in range(3)
+    ]
+    await turns()
+    callers[0].cancel()
+    await turns()
+    assert log == ["0 began"]
+    gates[0].set()
+    await turns()
+    assert log == ["0 began", "0 ended", "1 began"]
+    gates[1].set()
+    gates[2].set()
+    assert await asyncio.gather(*callers[1:]) == [1, 2]
+    assert log[3:] == ["1 ended", "2 began", "2 ended"]
+    await scope.close()
+
+
+async def turns() -> None:
+    """Let others run until they wait."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_work_that_must_not_stop_half_way_ends_before_its_cancelled_caller() -> None:
