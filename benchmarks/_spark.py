@@ -17,6 +17,8 @@ class Case(NamedTuple):
 
     rows: int
     work: Callable[[int], object]
+    warm: Callable[[int], object] | None = None
+    """Runs before each measured run: Spark ends Python processes that were idle for a minute."""
 
 
 @contextmanager
@@ -55,6 +57,8 @@ def measure(cases: dict[str, Case], rounds: int, node: psutil.Process) -> dict[s
     spent: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, case in cases.items():
+            if case.warm is not None:
+                case.warm(number)
             wall, before = time.perf_counter(), cpu_seconds(node)
             case.work(number)
             took, after = time.perf_counter() - wall, cpu_seconds(node)

@@ -3,10 +3,11 @@
 The rows have text, times, decimals, bytes, structs and lists, some 300 bytes of JSON each. A case reads all
 rows from JSON files or from a journal, or writes all rows of Parquet files as JSON to files or, exactly once,
 to a journal. One node, one session (local[2]). The cases take turns, by rounds; a first round warms up and
-does not count. Ratios are of rows per second of CPU of everything (JVM, Python processes, those that have
-ended too, and the node), which neighbours on the machine disturb least. The last columns say whose
-microseconds a row costs. Then a running query gets 1,000 rows at a time: medians of what Spark reports of
-warm micro-batches, and the CPU of each, from a journal to a journal and from files to files.
+does not count. Before each case a few rows go the same way, so that no process starts while it is measured.
+Ratios are of rows per second of CPU of everything (JVM, Python processes, those that have ended too, and the
+node), which neighbours on the machine disturb least. The last columns say whose microseconds a row costs.
+Then a running query gets 1,000 rows at a time: medians of what Spark reports of warm micro-batches, and the
+CPU of each, from a journal to a journal and from files to files.
 
     python benchmarks/spark_nested.py [--rows 1000000] [--rounds 3] [--batches 30] [--json]
 """
@@ -17,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ COLUMNS = (
 )
 FILES = 8
 BATCH_ROWS = 1000
-WARM = 10
+WARM = 50
 """So many micro-batches do not count."""
 BASES = {
     "built-in JSON source": "built-in JSON source",
@@ -102,36 +104,47 @@ class Bench:
         self.journals = connect_sync(address).journals
 
     def cases(self, rows: int, rounds: int) -> dict[str, dict[str, float]]:
-        parquet, text = str(self.root / "parquet"), str(self.root / "json")
-        self.spark.range(rows).selectExpr(*COLUMNS).repartition(FILES).write.parquet(parquet)
-        self.spark.read.parquet(parquet).write.json(text)
-
-        def rows_of() -> Any:
-            return self.spark.readStream.schema(SCHEMA).parquet(parquet).writeStream
-
-        def files(number: int) -> None:
-            out = rows_of().format("json").option("path", str(self.root / f"out-{number}"))
-            self._awaited(out, f"files-{number}").start().awaitTermination()
-
-        def sink(number: int) -> None:
-            self.journals.create(f"bench/out-{number}", labels={"broadsheet.dev/framing": "json-lines"})
-            out = self._awaited(rows_of(), f"sink-{number}").option("journal", f"bench/out-{number}")
-            commits = f"bench/commits-{number}"
-            start(out, address=self.address, commit_journal=commits).awaitTermination()
-
-        def noop(frame: Any) -> None:
-            frame.write.format("noop").mode("overwrite").save()
-
-        works: dict[str, Callable[[int], object]] = {
-            "built-in JSON file sink": files,
-            "broadsheet sink, exactly once": sink,
-            "built-in JSON source": lambda _: noop(self.spark.read.schema(SCHEMA).json(text)),
-            "broadsheet source": lambda _: noop(self._reads(self.spark.read, "bench/out-0").load()),
+        for name, count in (("all", rows), ("few", FILES)):
+            rows_in = self.spark.range(count).selectExpr(*COLUMNS).repartition(FILES)
+            rows_in.write.parquet(str(self.root / f"parquet-{name}"))
+            self.spark.read.parquet(str(self.root / f"parquet-{name}")).write.json(
+                str(self.root / f"json-{name}")
+            )
+        works: dict[str, Callable[[str, int], None]] = {
+            "built-in JSON file sink": self._write_files,
+            "broadsheet sink, exactly once": self._write_journal,
+            "built-in JSON source": self._read_files,
+            "broadsheet source": self._read_journal,
         }
         report: dict[str, dict[str, float]] = measure(
-            {name: Case(rows, work) for name, work in works.items()}, rounds, self.process
+            {name: Case(rows, partial(work, "all"), partial(work, "few")) for name, work in works.items()},
+            rounds,
+            self.process,
         )
         return report
+
+    def _write_files(self, which: str, number: int) -> None:
+        out = self._rows(which).format("json").option("path", str(self.root / f"out-{which}-{number}"))
+        self._awaited(out, f"files-{which}-{number}").start().awaitTermination()
+
+    def _write_journal(self, which: str, number: int) -> None:
+        journal = f"bench/out-{which}-{number}"
+        self.journals.create(journal, labels={"broadsheet.dev/framing": "json-lines"})
+        out = self._awaited(self._rows(which), f"sink-{which}-{number}").option("journal", journal)
+        commits = f"bench/commits-{which}-{number}"
+        start(out, address=self.address, commit_journal=commits).awaitTermination()
+
+    def _read_files(self, which: str, _: int) -> None:
+        self._noop(self.spark.read.schema(SCHEMA).json(str(self.root / f"json-{which}")))
+
+    def _read_journal(self, which: str, _: int) -> None:
+        self._noop(self._reads(self.spark.read, f"bench/out-{which}-0").load())
+
+    def _noop(self, frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def _rows(self, which: str) -> Any:
+        return self.spark.readStream.schema(SCHEMA).parquet(str(self.root / f"parquet-{which}")).writeStream
 
     def batches(self, count: int) -> dict[str, dict[str, float]]:
         """Medians of the parts of a warm micro-batch, as Spark reports them, and its CPU."""
