@@ -119,6 +119,12 @@ def texts_of(uuids: Bytes) -> Bytes:
     return texts
 
 
+def _windows(raw: Bytes, begins: Int, width: int) -> Bytes:
+    """The `width` bytes from each of `begins` on, copied at once: shape (count, width)."""
+    items = np.ndarray((len(raw) - width + 1,), np.dtype((np.void, width)), raw.data, strides=(1,))
+    return items[begins].view(np.uint8).reshape(-1, width)
+
+
 def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     ends = np.flatnonzero(raw == ord("\n")) + 1
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(ends) else ends
@@ -134,7 +140,7 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     # to parse.
     rows = np.flatnonzero(ends - begins > head)
     if len(rows):
-        texts = np.lib.stride_tricks.sliding_window_view(raw, head)[begins[rows]]
+        texts = _windows(raw, begins[rows], head)
         text = texts[:, len(prefix) : -1]
         nibbles = _DIGITS[text[:, _DIGIT_AT]]
         uuids = (nibbles[:, 0::2] << 4 | nibbles[:, 1::2] & 0xF).astype(np.uint8, copy=False)
@@ -156,8 +162,7 @@ def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:
     has_uuid = np.flatnonzero(ends - begins >= HEADER.size + UUID_BYTES)
     uuids = np.zeros((len(begins), UUID_BYTES), np.uint8)
     if len(has_uuid):
-        windows = np.lib.stride_tricks.sliding_window_view(raw, UUID_BYTES)
-        uuids[has_uuid] = windows[begins[has_uuid] + HEADER.size]
+        uuids[has_uuid] = _windows(raw, begins[has_uuid] + HEADER.size, UUID_BYTES)
     producer, clock, flags = ids_of(uuids)
     return Frames(begins + base, ends + base, producer, clock, flags, ends - begins > HEADER.size)
 
