@@ -52,9 +52,8 @@ def start(
     Raises:
         Fenced: another run of the query started while this one did.
         ConfigError: an option of the sink or of a source is unknown or has a wrong value, the rows have a
-            type that cannot be written, or the checkpoint is where a commit cannot read it: no older run was
-            ended. Or the commit journal holds data that no
-            query wrote.
+            type that cannot be written, or the checkpoint is where a commit cannot read and write: no older
+            run was ended. Or the commit journal holds data that no query wrote.
         LocalProtocolError: the commit journal belongs to another query than the checkpoint: no run was ended.
     """
     from broadsheet.spark.foreach import Foreach

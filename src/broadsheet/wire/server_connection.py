@@ -8,9 +8,9 @@ exception of a handler ends the process, except an `AssertionError`.
 
 How much the caller of a STREAM may send ahead depends on its handler (ADR 0152). A RUN stream ends when its
 dialler has finished and every run is answered, or when it is dropped; its sink is told once. Unary calls come
-in rows of one or more, which differ in stream, request and payload only. A row with one request is authorized
-once, and many replies of one form are rendered by column. A call is registered as a stream only if it is not
-answered at once (ADR 0044, 0156).
+in rows of one or more, which differ in stream, request and payload only. If all requests of a row are equal,
+it is authorized once; many replies of one form are rendered by column. A call is registered as a stream only
+if it is not answered at once (ADR 0044, 0156).
 Source: wire.4-9; access.2-8.
 """
 

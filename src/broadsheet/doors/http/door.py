@@ -1,7 +1,8 @@
 """Door: binds the HTTP address, bounds the number of connections and their time, and serves the pages.
 
-The pages need no token, and show only names and counts of the node. An address beyond loopback is refused
-unless the node runs with `--insecure` (access.1). Source: ADR 0004.
+The pages need no token: they show states and counts of the node and the reasons why it cannot serve, and name
+no journals and no paths. An address beyond loopback is refused unless the node runs with `--insecure`
+(access.1). Source: ADR 0004.
 """
 
 from collections.abc import Callable
