@@ -146,6 +146,29 @@ async def test_the_production_disk_reads_again_in_a_thread(tmp_path: Path) -> No
         disk.close()
 
 
+@pytest.mark.needs_fuse
+async def test_a_disk_that_opens_no_file_either_is_away(tmp_path: Path) -> None:
+    """A network directory whose server is away, and a process without a descriptor, open no other file to ask.
+
+    So its records were taken for lost. A file that is gone tells nothing.
+    """
+    with mounted(tmp_path) as faults:
+        disk = LocalDisk(faults.path)
+        file = disk.open("log", create=True)
+        file.write_at(0, (bytes(range(256)) * 64,))
+        file.sync()
+        disk.rereading._failed_at = time.monotonic_ns()  # As if it had been waited for in vain.
+        faults.set(Rule("read", error="EIO"), Rule("open", error="EIO"))
+        with pytest.raises(OSError, match="the disk answers no read"):
+            await disk.run(lambda: file.read_at(4096, 256))
+        faults.set(Rule("read", error="EIO"))
+        disk.remove("log")
+        with pytest.raises(OSError, match="Input/output"):
+            await disk.run(lambda: file.read_at(4096, 256))
+        file.close()
+        disk.close()
+
+
 @pytest.mark.needs_root
 @pytest.mark.needs_ext4
 async def test_the_page_cache_is_no_witness_that_the_disk_reads(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from broadsheet.base.time import SECOND
 from broadsheet.base.types import Buffer
 from broadsheet.ports import NO_SPACE
 from broadsheet.runtime.blocks import begin_writing, reserve_blocks
-from broadsheet.runtime.directory_tree import FILE_MODE, Tree
+from broadsheet.runtime.directory_tree import ABSENT, FILE_MODE, Tree
 from broadsheet.runtime.rereading import Rereading
 from broadsheet.runtime.syncs import Inode, Syncs
 from broadsheet.runtime.workers import Workers
@@ -279,14 +279,18 @@ class LocalDisk:
     def elsewhere(self, name: str, begin: int, end: int) -> Iterator[Callable[[], bytes]]:
         """Reads of the disk, past the page cache, that do not touch [begin, end) of `name`.
 
-        First other blocks of that file, because they are of the same device; then of files opened lately.
+        First other blocks of that file, because they are of the same device; then of files opened lately. One
+        that cannot be opened is no read that works: a disk that is away may not open files either.
         """
         for each in dict.fromkeys([name, *list(self._opened)]):
             try:
                 with self.tree.parent(each) as (parent, last):
                     fd = os.open(last, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=parent)
-            except OSError:
-                continue  # It is gone, or nothing can be opened: that tells nothing of reads.
+            except ABSENT:
+                continue  # It is gone: that tells nothing of reads.
+            except OSError as error:
+                yield partial(_unopened, error)
+                continue
             try:
                 size = os.fstat(fd).st_size
                 places = [size * n // WITNESSES // PAGE_BYTES * PAGE_BYTES for n in range(WITNESSES)]
@@ -319,6 +323,10 @@ def _pause(length: int) -> bool:
         time.sleep(length / SECOND)
         return True
     return False
+
+
+def _unopened(error: OSError) -> bytes:
+    raise error
 
 
 def _read_uncached(fd: int, at: int) -> bytes:
