@@ -149,6 +149,30 @@ async def test_no_transaction_is_answered_before_the_removal_of_the_seal_is_dura
     assert not life.crashes
 
 
+async def test_a_kill_while_the_removal_of_the_seal_is_tried_again_leaves_the_map() -> None:
+    """W6: the next try began the log anew again, without a seal: a kill then left neither, and no key."""
+    state, killed = DiskState(), list[DiskState]()
+    disk = SimDisk(state, reach=lambda _: killed.append(state.fork()))
+    life = Life(FaultyDisk(disk, [Fault("sync_dir", errno.EMFILE, "keyspace", after=1, times=1)]), 1)
+    keyspace = await life.start()
+    for n in range(30):
+        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 200)])
+    shown = keyspace.range("")
+    killed.clear()
+    keyspace._log.quarantine(STREAM)
+    await until_taken(keyspace, Put("k/new", b"w"))
+    begun = next(at for at, each in enumerate(killed) if "keyspace/seal" in each.files)
+    behind = killed[begun:]
+    await life.scope.close()
+
+    for each in behind:
+        other = Life(SimDisk(each), 2)
+        again = await other.start()
+        await other.scope.close()
+        assert again.range("k/")[: len(shown)] == shown
+    assert not life.crashes
+
+
 class RotsMeanwhile(SimDisk):
     """A bit of the log flips after its recovery and before its records are read."""
 

@@ -7,8 +7,8 @@ Source: design/control.md control.15-17.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -43,7 +43,7 @@ from broadsheet.keyspace.core.store import (
     TrimLog,
 )
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, Operation, Outcome
-from broadsheet.keyspace.local.seal_file import Seal, begin_log, write_seal
+from broadsheet.keyspace.local.seal_file import Seal, begin_log, remove_seal, write_seal
 from broadsheet.keyspace.port import Change, Update
 from broadsheet.observe.story import Story
 from broadsheet.ports import NO_ROOM, Disk, Time, Timers
@@ -53,6 +53,8 @@ from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.wal.config import KIB, MIB, WALConfig
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import StreamQuarantined
+
+T = TypeVar("T")
 
 STREAM: Final = LogStreamId(1)
 """The key space's only stream in its role's log."""
@@ -271,20 +273,10 @@ class LocalKeyspace:
         revision, pairs, disk = store.revision, store.shown.frozen(), self._disk
         chunks = await disk.run(lambda: snapshot(revision, pairs, chunk_bytes=self._chunk_bytes))
         seal = Seal(self._log.generation(STREAM), [*chunks])
-        is_sealed = False
-        while True:
-            try:
-                if not is_sealed:
-                    await disk.run(lambda: write_seal(disk, seal))
-                is_sealed = True
-                self._next_offset = await begin_log(self._log, disk, STREAM, seal)
-                break
-            except BroadsheetError:
-                await asyncio.sleep(in_seconds(HEAL_RETRY))
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise  # Nobody knows which bytes reached the disk: the process must end (W5).
-                await asyncio.sleep(in_seconds(HEAL_RETRY))
+        await _insisted(lambda: disk.run(lambda: write_seal(disk, seal)))
+        self._next_offset = await _insisted(lambda: begin_log(self._log, STREAM, seal))
+        # Tried again by itself: while a log is begun anew without a seal, a crash would lose the map.
+        await _insisted(lambda: disk.run(lambda: remove_seal(disk)))
         self._is_healing = False
         self._host.deliver(LogBegun(self._next_offset))
 
@@ -318,3 +310,20 @@ class LocalKeyspace:
     def _trim(self, effect: TrimLog) -> None:
         passed("keyspace.trim")
         self._log.trim(STREAM, effect.below)
+
+
+async def _insisted(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Make the attempt again until the key space's log has room, and the disk space and a descriptor.
+
+    Raises:
+        OSError: any other: nobody knows which bytes reached the disk, so the process must end (W5).
+    """
+    while True:
+        try:
+            return await attempt()
+        except BroadsheetError:
+            pass
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        await asyncio.sleep(in_seconds(HEAL_RETRY))

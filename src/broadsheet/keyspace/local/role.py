@@ -24,6 +24,7 @@ from broadsheet.keyspace.local.seal_file import (
     Seal,
     begin_log,
     read_seal_durably,
+    remove_seal,
     write_aside,
     write_seal,
 )
@@ -106,7 +107,8 @@ async def open_keyspace(
         elif found.tail_cut:
             log.settle(STREAM)  # A power cut tore the batch: nothing of it was answered, or seen by a reader.
     if seal is not None:
-        next_offset = await begin_log(log, ports.disk, STREAM, seal)
+        next_offset = await begin_log(log, STREAM, seal)
+        await ports.disk.run(lambda: remove_seal(ports.disk))
         store = await _recovered(ports, config, seal.chunks, next_offset, next_offset)
     log.forget(STREAM)
     return LocalKeyspace(

@@ -125,17 +125,20 @@ def write_aside(disk: Disk, name: str, content: bytes) -> str:
     return path
 
 
-def _remove(disk: Disk) -> None:
+def remove_seal(disk: Disk) -> None:
+    """Remove the key space's seal, durably, because the log holds the whole map. Blocking; repeatable."""
     if disk.exists(SEAL_NAME):
         disk.remove(SEAL_NAME)
     disk.sync_dir(DIRECTORY)  # Also if it was gone: a former try may have had no descriptor for this.
 
 
-async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Offset:
-    """Begin the key space's stream anew with the map, then remove the seal; returns the next offset.
+async def begin_log(log: Log, stream: LogStreamId, seal: Seal) -> Offset:
+    """Begin the key space's stream anew with the map, durably; returns the next offset.
+
+    The seal must be in its file until then: meanwhile nothing else holds the map.
 
     Raises:
-        LogFull: the log had no room for `ROOM_WAIT`. The seal is still there, so the call may be repeated.
+        LogFull: the log had no room for `ROOM_WAIT`. The call may be repeated.
     """
     # Above the seal's generation too: a crash may have come between an earlier reset and the seal's removal.
     generation = Generation(max(log.generation(stream), seal.generation) + 1)
@@ -152,5 +155,4 @@ async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Of
         await placed(partial(log.append, stream, (chunk,), done=done, relief=True))
         await asyncio.sleep(0)  # Let other tasks run between the chunks of a large map.
     await written
-    await disk.run(lambda: _remove(disk))
     return log.next_offset(stream)
