@@ -418,10 +418,15 @@ class _Life:
             told = self.log.recovered(LogStreamId(name))
             is_there = LogStreamId(name) in self.log.streams()
             if told.is_quarantined:
-                lost = [number for number, each in enumerate(self.model.streams[name]) if each.is_lost]
+                standings = self.model.streams[name]
+                is_sure = name in promised.done or standings[0].is_there
+                if self.log.is_unknown(LogStreamId(name)) and not is_sure:
+                    del standings[1:]  # The damage before this epoch may have had all of it.
+                    continue
+                lost = [number for number, each in enumerate(standings) if each.is_lost]
                 if not lost or promised.done.get(name, 0) > lost[-1]:
                     raise Violation(f"W6 stream {name} is quarantined after a kill, and nothing was damaged")
-                del self.model.streams[name][lost[-1] + 1 :]  # The kill came before a repair was durable.
+                del standings[lost[-1] + 1 :]  # The kill came before a repair was durable.
                 continue
             records = [record async for record in self.log.records(LogStreamId(name))]
             kept = kept_of(self.log, name, records) if is_there else None
