@@ -14,7 +14,7 @@ from broadsheet.keyspace.core.store import EncodeSnapshot
 from broadsheet.keyspace.core.transaction import KeyValue, Put
 from broadsheet.keyspace.local.keyspace import STREAM, LocalKeyspace
 from broadsheet.keyspace.local.role import open_keyspace
-from broadsheet.keyspace.local.seal_file import Seal, write_seal
+from broadsheet.keyspace.local.seal_file import REVISION_LEAP, Seal, write_seal
 from broadsheet.ports import Disk
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
@@ -40,10 +40,10 @@ class Ticking(TestTime):
 class Life:
     """One start of a key space on a simulated disk."""
 
-    def __init__(self, disk: Disk, seed: int) -> None:
+    def __init__(self, disk: Disk, seed: int, *, boot_id: str = "kernel-1") -> None:
         self.crashes: list[BaseException] = []
         self.ports = Ports(
-            time=Ticking(),
+            time=Ticking(boot_id),
             timers=LoopTimers(asyncio.get_running_loop()),
             disk=disk,
             network=None,  # type: ignore[arg-type]  # Nobody calls it.
@@ -400,3 +400,27 @@ async def test_a_start_with_a_seal_waits_for_room_for_the_map() -> None:
     assert await same_after_a_cut(disk, life, keyspace) == shown
     assert not disk.exists("keyspace/seal")
     assert not life.crashes
+
+
+@pytest.mark.parametrize("boot_id", ["kernel-1", "kernel-2"])
+async def test_a_start_that_found_a_cut_and_ended_does_not_make_its_revisions_free(boot_id: str) -> None:
+    """control.16: a full disk refused the start after a kill; after a reboot they were given again."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    lost = (await keyspace.transact([], [Put("k/lost", b"w" * 300)])).revision
+    killed = disk.state.fork()
+    await life.scope.close()
+    inode = next(each for each in killed.files.values() if b"w" * 300 in each.view)
+    at = bytes(inode.view).index(b"w" * 300)
+    killed.damage(inode, bytes(inode.view[:at]) + b"x" + bytes(inode.view[at + 1 :]))
+    full = Life(FaultyDisk(SimDisk(killed), [Fault("write_at", errno.ENOSPC, "keyspace/cut-*")]), 2)
+    with pytest.raises(OSError, match="planned"):
+        await full.start()
+    await full.scope.close()
+
+    other = Life(SimDisk(killed), 3, boot_id=boot_id)
+    again = await other.start()
+    assert (await again.transact([], [Put("k/new", b"w")])).revision > lost + REVISION_LEAP
+    await other.scope.close()

@@ -148,7 +148,7 @@ async def test_the_production_disk_reads_again_in_a_thread(tmp_path: Path) -> No
 
 @pytest.mark.needs_fuse
 async def test_a_disk_that_opens_no_file_either_is_away(tmp_path: Path) -> None:
-    """A network directory whose server is away, and a process without a descriptor, open no other file to ask.
+    """A network directory whose server is away opens no other file that could be asked.
 
     So its records were taken for lost. A file that is gone tells nothing.
     """

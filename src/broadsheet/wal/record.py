@@ -148,6 +148,8 @@ class Recovered(msgspec.Struct, frozen=True):
     `reset`."""
     is_quarantined: bool
     """The stream lost records that were known durable: it must not serve, vote or lead till repaired (W6)."""
+    is_cut_told: bool = False
+    """An earlier start has told of a cut already, perhaps on another boot of the kernel than this one."""
     is_end_lost: bool = False
     """The stream is quarantined, and batches are gone that may have held records from `next_offset` on."""
     suspects: list[Record] = []
@@ -204,6 +206,7 @@ def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
         crc=verdict.point.crc,
         tail_cut=bool(verdict.flags & RowFlag.TAIL_CUT),
         is_quarantined=bool(verdict.flags & RowFlag.QUARANTINED),
+        is_cut_told=verdict.is_cut_told,
         is_end_lost=bool(verdict.flags & RowFlag.END_LOST),
         suspects=[
             record

@@ -399,6 +399,7 @@ class Recovery:
             verdict = replay.judge(tail_batch, is_suspect=is_suspect, is_freed=self._is_freed)
             verdicts[stream] = verdict._replace(
                 settled=replay.settled,
+                is_cut_told=replay.is_cut_told,
                 suspects=[
                     each if isinstance(each, Suspect) else _read_back(each, self._content(laps[each.lap]))
                     for each in verdict.suspects

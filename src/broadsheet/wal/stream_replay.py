@@ -79,6 +79,8 @@ class Verdict(NamedTuple):
     """The runs that were found behind the last run of `held`, by offset: some are whole, some are damaged."""
     settled: int = 0
     """The last batch whose row of the stream tells of no cut: suspects of earlier batches were dealt with."""
+    is_cut_told: bool = False
+    """Whether an earlier start has told of a cut that its domain has not dealt with."""
 
 
 class StreamReplay:
@@ -100,6 +102,8 @@ class StreamReplay:
         self.touched = self.seen = self.settled = 0
         """`touched`: the last batch that changed the stream. `seen`: the last with a frame or row of it.
         `settled`: the last with a row that tells of no cut."""
+        self.is_cut_told = False
+        """Whether the last row tells of a cut."""
         self.held: dict[int, FoundRun] = {}
         """Whole runs by first offset."""
         self.shadowed: list[FoundRun] = []
@@ -161,7 +165,7 @@ class StreamReplay:
         self.damaged.clear()
         self.first = self.prior_first = header.offset
         self.flags = self.prior_flags = 0
-        self.is_linked = True
+        self.is_linked, self.is_cut_told = True, False
         self.expect = self.prior = Point(header.offset, header.generation, header.seed)
 
     def row(self, row: Row, batch: int, *, is_trim_final: bool = True, is_of_start: bool = False) -> None:
@@ -187,7 +191,8 @@ class StreamReplay:
                 self._cut(row, batch, is_of_start=is_of_start)
             self.expect = point
         self.flags, self.first, self.seen = row.flags, row.first, batch
-        if not row.flags or not row.flags & RowFlag.TAIL_CUT:
+        self.is_cut_told = bool(row.flags and row.flags & RowFlag.TAIL_CUT)
+        if not self.is_cut_told:
             self.settled = batch
         if is_explained and is_trim_final:
             self._trim(row.first)

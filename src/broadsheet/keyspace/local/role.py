@@ -102,7 +102,7 @@ async def open_keyspace(
                 f" not start without them; restore the data directory from a backup, or {REMEDY}"
             )
         store = await _recovered(ports, config, payloads, found.first_offset, found.next_offset)
-        if found.tail_cut and log.is_same_boot:
+        if found.tail_cut and (log.is_same_boot or found.is_cut_told):
             seal = await _above_the_cut(ports, config, log, store, suspects=found.suspects, logger=logger)
         elif found.tail_cut:
             log.settle(STREAM)  # A power cut tore the batch: nothing of it was answered, or seen by a reader.
@@ -159,7 +159,8 @@ async def _above_the_cut(
     """Write a seal of the key space whose revisions begin above those of a torn last batch.
 
     Without a reboot in between, a batch that kill -9 tore cannot be told from an acknowledged batch that was
-    damaged later. So its revisions are never used again: an epoch or a journal may be named by one of them.
+    damaged later; nor after a reboot that followed a start which had found it, and could not go on. So its
+    revisions are never used again: an epoch or a journal may be named by one of them.
     A log line and a file report the revisions in doubt and the bytes that were cut.
     """
     sound = store.revision
