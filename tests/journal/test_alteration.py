@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from broadsheet.base.types import JournalName
-from broadsheet.errors import NotFound
+from broadsheet.errors import NotFound, ShuttingDown
 from broadsheet.journal.alteration import put_altered
 from broadsheet.journal.core.spec import JournalSpec, spec_key
 from broadsheet.journal.deletion import mark_deleted
@@ -84,4 +84,38 @@ async def test_an_alteration_that_waited_changes_neither_a_doomed_journal_nor_a_
         pair = node.keyspace.get(spec_key(NAME))
         assert pair is not None
         assert pair.mod_revision == later.mod_revision
+    assert not crashes
+
+
+async def test_a_journal_that_is_altered_while_it_is_opened_acts_by_the_change() -> None:
+    """It acted by what its opening had read, until the next start."""
+    crashes: list[BaseException] = []
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        info = await node.broker.create(JournalSpec(name=NAME))
+        opening = asyncio.create_task(node.broker.replica(NAME))
+        await asyncio.sleep(0)
+        altered = await node.broker.alter(NAME, None, SpecChange(length=2048))
+        assert not opening.done()
+        replica = await opening
+        assert info.spec != altered.spec
+        assert (replica.info, replica.pipeline.fragment_length) == (altered, 2048)
+    assert not crashes
+
+
+async def test_a_node_that_ends_makes_alters_and_deletes_no_journal_any_more() -> None:
+    """A caller is told that nothing was done; the journal is as it was at the next start."""
+    crashes: list[BaseException] = []
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        info = await node.broker.create(JournalSpec(name=NAME))
+        await node.broker.close()
+        for call in (
+            node.broker.create(JournalSpec(name=JournalName("live/late"))),
+            node.broker.alter(NAME, None, SpecChange(length=2048)),
+            node.broker.delete(NAME, None),
+        ):
+            with pytest.raises(ShuttingDown):
+                await call
+        pair = node.keyspace.get(spec_key(NAME))
+        assert pair is not None
+        assert pair.mod_revision == info.mod_revision
     assert not crashes

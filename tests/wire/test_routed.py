@@ -26,6 +26,7 @@ from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed, _Attempts
 from tests.wire.harness import Echo, Empty, World, until, world
 
+SHORT, HOUR = Duration(100 * MILLISECOND), Duration(3600 * SECOND)
 QUICK = RetryPolicy(attempts_max=6, pause_min=Duration(MILLISECOND), pause_max=Duration(4 * MILLISECOND))
 
 
@@ -88,17 +89,17 @@ async def test_what_may_succeed_later_is_tried_again_and_what_never_will_is_not(
 
 async def test_a_long_time_for_an_answer_is_none_for_refusals() -> None:
     """A trim may run for ten minutes; a node that refused at once was asked for ten minutes, in silence."""
-    patience, hour = Duration(500 * MILLISECOND), Duration(3600 * SECOND)
+    patience = Duration(500 * MILLISECOND)
     async with world() as a, routed(a) as r:
         r.policy = msgspec.structs.replace(QUICK, attempts_max=1_000_000)
         Script(a, *[Throttled("busy")] * 10_000)
         with pytest.raises(Throttled):
-            await r.call("test.task", Echo(), reply=Echo, timeout=hour, patience=patience)
+            await r.call("test.task", Echo(), reply=Echo, timeout=HOUR, patience=patience)
 
         time, request = r.pool.ports.time, Echo(number=5)
         ends = after(time.now(), patience)
         answer = asyncio.ensure_future(
-            r.call("test.wait", request, reply=Echo, timeout=hour, patience=patience)
+            r.call("test.wait", request, reply=Echo, timeout=HOUR, patience=patience)
         )
         await until(lambda: time.now() > ends)
         a.methods.gate.set()
@@ -294,13 +295,16 @@ async def test_whoever_waits_for_a_dial_hears_of_its_bug(monkeypatch: pytest.Mon
         w.ports.crashed.clear()
 
 
-async def test_a_node_that_does_not_greet_takes_no_more_than_the_calls_time() -> None:
+@pytest.mark.parametrize(("timeout", "patience"), [(SHORT, None), (SHORT, HOUR), (HOUR, SHORT)])
+async def test_a_node_that_does_not_greet_takes_no_more_than_the_calls_time(
+    timeout: Duration, patience: Duration | None
+) -> None:
     """A caller with a deadline of its own waited for the dial's."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         async with world() as w, routed(w, addresses=(address,)) as caller, asyncio.timeout(3):
-            with pytest.raises(Unreachable):
-                await caller.call("test.echo", Echo(), reply=Echo, timeout=Duration(100 * MILLISECOND))
+            with pytest.raises(Unreachable, match="no node could be reached in 100 ms"):
+                await caller.call("test.echo", Echo(), reply=Echo, timeout=timeout, patience=patience)
 
 
 async def test_an_opening_of_a_run_whose_answer_was_lost_is_repeated() -> None:
