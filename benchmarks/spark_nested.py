@@ -2,12 +2,13 @@
 
 The rows have text, times, decimals, bytes, structs and lists, some 300 bytes of JSON each. A case reads all
 rows from JSON files or from a journal, or writes all rows of Parquet files as JSON to files or, exactly once,
-to a journal. One node, one session (local[2]). The cases take turns, by rounds; a first round warms up and
-does not count. Before each case a few rows go the same way, so that no process starts while it is measured.
-Ratios are of rows per second of CPU of everything (JVM, Python processes, those that have ended too, and the
-node), which neighbours on the machine disturb least. The last columns say whose microseconds a row costs.
-Then a running query gets 1,000 rows at a time: medians of what Spark reports of warm micro-batches, and the
-CPU of each, from a journal to a journal and from files to files.
+to a journal. The source reads what eight commits of the sink wrote, and what one commit wrote, whose rows lie
+before their acknowledgements and are read again. One node, one session (local[2]). The cases take turns, by
+rounds; a first round warms up and does not count. Before each case a few rows go the same way, so that no
+process starts while it is measured. Ratios are of rows per second of CPU of everything (JVM, Python
+processes, those that have ended too, and the node), which neighbours on the machine disturb least. The last
+columns say whose microseconds a row costs. Then a running query gets 1,000 rows at a time: medians of what
+Spark reports of warm micro-batches, and the CPU of each, from a journal to a journal and from files to files.
 
     python benchmarks/spark_nested.py [--rows 1000000] [--rounds 3] [--batches 30] [--json]
 """
@@ -62,12 +63,15 @@ COLUMNS = (
     "cast(concat('bytes', id % 1000) AS binary) AS bin",
 )
 FILES = 8
+NO_ROUND = 1_000
+"""In place of a round's number: what is written before the rounds."""
 BATCH_ROWS = 1000
 WARM = 50
 """So many micro-batches do not count."""
 BASES = {
     "built-in JSON source": "built-in JSON source",
     "broadsheet source": "built-in JSON source",
+    "broadsheet source, one commit of all rows": "built-in JSON source",
     "built-in JSON file sink": "built-in JSON file sink",
     "broadsheet sink, exactly once": "built-in JSON file sink",
 }
@@ -115,7 +119,10 @@ class Bench:
             "broadsheet sink, exactly once": self._write_journal,
             "built-in JSON source": self._read_files,
             "broadsheet source": self._read_journal,
+            "broadsheet source, one commit of all rows": self._read_one_commit,
         }
+        for which in ("all", "few"):
+            self._write_journal(which, NO_ROUND, files_per_batch=1)
         report: dict[str, dict[str, float]] = measure(
             {name: Case(rows, partial(work, "all"), partial(work, "few")) for name, work in works.items()},
             rounds,
@@ -127,10 +134,11 @@ class Bench:
         out = self._rows(which).format("json").option("path", str(self.root / f"out-{which}-{number}"))
         self._awaited(out, f"files-{which}-{number}").start().awaitTermination()
 
-    def _write_journal(self, which: str, number: int) -> None:
+    def _write_journal(self, which: str, number: int, files_per_batch: int = FILES) -> None:
         journal = f"bench/out-{which}-{number}"
         self.journals.create(journal, labels={"broadsheet.dev/framing": "json-lines"})
-        out = self._awaited(self._rows(which), f"sink-{which}-{number}").option("journal", journal)
+        rows = self._rows(which, files_per_batch)
+        out = self._awaited(rows, f"sink-{which}-{number}").option("journal", journal)
         commits = f"bench/commits-{which}-{number}"
         start(out, address=self.address, commit_journal=commits).awaitTermination()
 
@@ -138,13 +146,17 @@ class Bench:
         self._noop(self.spark.read.schema(SCHEMA).json(str(self.root / f"json-{which}")))
 
     def _read_journal(self, which: str, _: int) -> None:
+        self._noop(self._reads(self.spark.read, f"bench/out-{which}-{NO_ROUND}").load())
+
+    def _read_one_commit(self, which: str, _: int) -> None:
         self._noop(self._reads(self.spark.read, f"bench/out-{which}-0").load())
 
     def _noop(self, frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    def _rows(self, which: str) -> Any:
-        return self.spark.readStream.schema(SCHEMA).parquet(str(self.root / f"parquet-{which}")).writeStream
+    def _rows(self, which: str, files_per_batch: int = FILES) -> Any:
+        reads = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_per_batch)
+        return reads.parquet(str(self.root / f"parquet-{which}")).writeStream
 
     def batches(self, count: int) -> dict[str, dict[str, float]]:
         """Medians of the parts of a warm micro-batch, as Spark reports them, and its CPU."""
