@@ -10,7 +10,7 @@ import pytest
 
 from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import InvalidArgument, RegistersUnknown, Status, StoreUnhealthy, Trimmed
+from broadsheet.errors import Corrupt, InvalidArgument, RegistersUnknown, Status, StoreUnhealthy, Trimmed
 from broadsheet.journal import producer_indexing
 from broadsheet.journal.committed_reads import read, read_chunk
 from broadsheet.journal.config import JournalsConfig
@@ -241,6 +241,27 @@ async def test_what_a_store_did_not_remove_is_removed_when_it_does() -> None:
         world.clock.advance(RETRY)
         await until(lambda: len(world.shelf.objects) == 2)
         assert (await node.content())[1] == pieces(3, 6)
+
+
+async def test_an_index_that_a_store_did_not_remove_is_removed_when_it_does() -> None:
+    """It was forgotten first: it stayed in the store until a trim after the next start."""
+    world = World()
+
+    def indexes() -> int:
+        return sum(name.endswith(".index") for name in world.shelf.objects)
+
+    async with world.node(is_last=True) as node:
+        await node.broker.create(MESSAGES)
+        for number in range(6):
+            length = await message(node, 1, number, Flag.OUTSIDE)
+        await at_rest(node)
+        kept = indexes() - 2
+        world.shelf.deletes_left = 3
+        with pytest.raises(StoreUnhealthy):
+            await trimmed(node, 3 * length)
+        world.shelf.deletes_left = None
+        world.clock.advance(RETRY)
+        await until(lambda: indexes() == kept)
 
 
 async def test_a_trim_that_a_kill_cut_off_leaves_a_journal_without_a_hole() -> None:
@@ -659,6 +680,31 @@ async def test_a_journal_does_not_begin_at_an_index_that_is_damaged() -> None:
         assert (found.begin, await point_at(node, 3 * length)) == (2 * length, 2 * length)
         assert "readers of committed messages" in found.kept
         assert (await trimmed(node, 4 * length)) == Trim(ByteOffset(4 * length), "")
+
+
+async def test_a_journal_whose_indexes_a_copy_of_its_store_left_out_says_how_readers_go_on() -> None:
+    """A copy of `*` leaves out `.broadsheet`. It named index points, and there was none any more."""
+    world = World()
+    async with world.node() as node:
+        await node.broker.create(MESSAGES)
+        for number in range(5):
+            length = await message(node, 1, number, Flag.OUTSIDE)
+        await at_rest(node)
+        assert (await trimmed(node, 2 * length)).begin == 2 * length
+    left_out = {name: body for name, body in world.shelf.objects.items() if name.startswith(".broadsheet/")}
+    for name in left_out:
+        del world.shelf.objects[name]
+    async with world.node() as node:
+        await message(node, 1, 5, Flag.OUTSIDE)
+        replica = await at_rest(node)
+        with pytest.raises(Corrupt, match=f"journals export {NAME}` and `broadsheet journals import`"):
+            await point_at(node, replica.end)
+        assert f"Put the files of .broadsheet/{NAME}/ back" in node.broker.status(NAME).reason
+    world.shelf.objects |= left_out
+    async with world.node(is_last=True) as node:
+        replica = await at_rest(node)
+        assert await point_at(node, replica.end) >= 4 * length
+        assert node.broker.status(NAME).reason == ""
 
 
 async def test_a_reader_of_an_index_that_goes_meanwhile_is_told_so_and_not_of_damage() -> None:

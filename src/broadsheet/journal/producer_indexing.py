@@ -30,6 +30,7 @@ from broadsheet.errors import (
 from broadsheet.journal.block_cache import Flights
 from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed, trimmed
 from broadsheet.journal.core.spec import framing_of
+from broadsheet.journal.remedies import lost_index
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
 from broadsheet.message.framing import FRAME_BYTES_MAX
@@ -212,11 +213,9 @@ class Indexing:
             OSError: the store does not answer: repeat the call.
         """
         async with self._turn:
-            count = bisect_left(self._points, offset)
-            doomed = [self._names.pop(point) for point in self._points[:count]]
-            del self._points[:count]
-            for name in doomed:
-                await self._replica.store.delete_side(self._replica.name, name)
+            while self._points and (point := self._points[0]) < offset:
+                await self._replica.store.delete_side(self._replica.name, self._names[point])
+                del self._points[0], self._names[point]
 
     async def catch_up(self) -> None:
         """Make every producer index that the committed bytes allow.
@@ -310,9 +309,12 @@ class Indexing:
         if offset < replica.begin:
             raise trimmed(replica, offset)
         if replica.begin > 0:
+            way_out = (
+                "read its bytes, or begin at an index point" if self._points else lost_index(replica.name)
+            )
             raise Corrupt(
                 f"journal {replica.name}: no producer index at or below {offset}{damage}, and its bytes"
-                f" before {replica.begin} are gone: read its bytes, or begin at an index point"
+                f" before {replica.begin} are gone: {way_out}"
             )
         return FoundIndex(ByteOffset(0), previous=None)
 
@@ -390,7 +392,10 @@ class Indexing:
             self._hold(index, b"")
             return
         if self._replica.begin > 0:
-            raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
+            name = self._replica.name
+            raise Corrupt(
+                f"journal {name}: no producer index, and it does not begin at 0: {lost_index(name)}"
+            )
         self._hold(begun(self._framing), b"")
 
     def _hold(self, index: ProducerIndex, unfinished: bytes) -> None:

@@ -73,6 +73,15 @@ def registers_lost(name: JournalName) -> str:
     return f"its registers are lost, and no append may check or set one: {accept_loss(name)}"
 
 
+def lost_index(name: JournalName) -> str:
+    """The remedy if a journal's first bytes are gone, and so are its producer indexes."""
+    return (
+        f"no reader of its messages can begin. Put the files of .broadsheet/{name}/ back into its store, and"
+        f" start the node again; or make another journal of what is left: `broadsheet journals export {name}`"
+        " and `broadsheet journals import`"
+    )
+
+
 def unreadable(name: JournalName, file: str, begin: int) -> str:
     """The reason in the status of a journal that serves all but the damaged blocks of a spool file.
 
