@@ -31,11 +31,18 @@ from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import Fullness, Submitted
-from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
+from broadsheet.journal.core.spec import (
+    FRAMING_LABEL,
+    SIDE_DIRECTORY,
+    FragmentSpec,
+    JournalSpec,
+    registers_key,
+)
 from broadsheet.journal.messages import LossReply
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import SPOOL_SUFFIX
+from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.framing import Kind
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.system import LocalStores
@@ -233,6 +240,24 @@ async def test_what_the_store_must_have_is_demanded_of_it_also_after_a_checkpoin
             return
         _, content = await node.content()
         assert (replica.stop_reason, content) == ("", FIRST + SECOND + THIRD + b"more")
+    assert not crashes
+
+
+async def test_what_the_store_must_have_is_demanded_of_it_also_after_another_loss_was_accepted() -> None:
+    """Nobody had accepted that loss, nor was told of it: its readers heard that it was trimmed."""
+    crashes: list[BaseException] = []
+    shelf = Flaky(None, {})
+    disk, config = await without_files(shelf, crashes, is_stored=False)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        await append(node, b"more")
+        await node.keyspace.transact([], [Delete(registers_key(NAME))])
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False, config=config) as node:
+        head = ByteOffset((await node.broker.replica(NAME)).end)
+        await node.broker.accept_loss(NAME, None, head=head, may_act=True, is_head_only=False)
+        await append(node, b"and on")
+    shelf.is_down = False
+    async with running(disk, shelf, seed=4, crashes=crashes, is_last=False, config=config) as node:
+        assert "does not have the content of [0, 2000)" in (await node.broker.replica(NAME)).stop_reason
     assert not crashes
 
 

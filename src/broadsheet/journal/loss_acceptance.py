@@ -183,7 +183,8 @@ def _checkpoint(replica: Replica, keys: Keys, sound: Sequence[SpoolFile], head: 
     known = decode_registers(keys.registers) if keys.registers is not None else NO_REGISTERS
     registers = replica.log_registers or RegisterState(values={}, version=known.version + 1, at=head)
     is_whole = bool(sound) and sound[-1] is replica.spool and replica.spool.end == head
-    closed = sound[:-1] if is_whole else sound
+    told = [ClosedSpool(e.begin, e.end, e.digest()) for e in (sound[:-1] if is_whole else sound)]
+    awaited = () if replica.is_listed else replica.awaited  # Not told as lost: the store must still have it.
     return Checkpoint(
         epoch=replica.epoch,
         fragment_begin=replica.spool.begin if is_whole else head,
@@ -191,7 +192,7 @@ def _checkpoint(replica: Replica, keys: Keys, sound: Sequence[SpoolFile], head: 
         sum=replica.spool.digest() if is_whole else EMPTY_SUM,
         first_append=replica.spool.first_append if is_whole else 0,
         registers=registers,
-        closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in closed),
+        closed=tuple(sorted([*awaited, *told], key=lambda each: each.begin)),
         attempts=replica.log_attempts.remembered(),  # Their clients may still ask for the outcome.
     )
 
