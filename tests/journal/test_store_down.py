@@ -261,6 +261,27 @@ async def test_what_the_store_must_have_is_demanded_of_it_also_after_another_los
     assert not crashes
 
 
+async def test_what_a_late_listing_misses_is_told_as_lost() -> None:
+    """The reason named the first span, and the report none: a loss was accepted that nobody had shown."""
+    crashes: list[BaseException] = []
+    shelf = Flaky(None, {})
+    disk, config = await without_files(shelf, crashes, is_stored=False)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        replica = await node.broker.replica(NAME)
+        shelf.is_down = False
+        replica.listing_wanted.set()
+        await _until_listed(replica)
+        assert "neither a spool file nor the fragment store has [0, 2000)" in replica.stop_reason
+
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=False)
+
+        assert [(each.begin, each.end) for each in told.lost] == [
+            (0, len(FIRST)),
+            (len(FIRST), len(FIRST + SECOND)),
+        ]
+    assert not crashes
+
+
 async def test_a_store_that_answers_late_is_trimmed_as_one_that_answers_at_once() -> None:
     """The log named what only the store had until a checkpoint came, which nothing asked for."""
     crashes: list[BaseException] = []

@@ -50,6 +50,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 LOST_SPANS_MAX: Final = 1_000
 """Spans, and files, that a reply tells one by one: more may not fit into a frame."""
+MISSING: Final = "neither a spool file nor the fragment store has it"
 OTHER_BYTES: Final = "the fragment store has other bytes there, which are served: this file is moved aside"
 
 
@@ -142,6 +143,7 @@ def look(
     lost = list(seal.lost if seal is not None else ())
     lost += [Lost(each.begin, each.end, each.fault, each.digest()) for each in here if each.fault]
     lost += [Lost(each.begin, each.end, OTHER_BYTES, each.digest()) for each in other]
+    lost += [Lost(each.begin, each.end, MISSING, each.sum) for each in replica.missing]
     if replica.log_fault and not seal:
         lost.append(Lost(replica.begin, replica.end, replica.log_fault))
     reached = max([replica.index.end, *(each.end for each in sound)])

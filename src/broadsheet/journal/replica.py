@@ -109,7 +109,7 @@ class Replica:
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.stop_reason = opened.stored, opened.store, opened.stop_reason
-        self.awaited, self.is_listed = opened.awaited, opened.is_listed
+        self.awaited, self.is_listed, self.missing = opened.awaited, opened.is_listed, list[ClosedSpool]()
         self.opened_head, self.named_end, self.notice = opened.head, opened.named_end, opened.notice
         self.listing_wanted, self.listed = asyncio.Event(), asyncio.Event()
         """A reader wants what only the store tells; the store has told it, or the replica is closed."""
@@ -206,12 +206,12 @@ class Replica:
             doubted: begins of the spool files whose bytes differ.
         """
         assert not self.is_listed, "the store is listed once"
-        self.is_listed, self.index = True, index
+        self.is_listed, self.index, self.doubted = True, index, doubted
         self.listed.set()
         begins = dict.fromkeys(each.begin for each in self.awaited)  # Few; the fragments may be 100,000.
         stored = {(each.begin, each.end, each.sum): None for each in fragments if each.begin in begins}
         missing = [each for each in self.awaited if (each.begin, each.end, each.sum) not in stored]
-        reason, self.doubted = contradiction, doubted
+        reason, self.missing = contradiction, missing  # A report of the loss tells each.
         if self.index.end > self.opened_head:
             reason = (
                 f"journal {self.name}: the fragment store knows offset {self.index.end}, but the head that"
