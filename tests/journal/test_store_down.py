@@ -275,6 +275,8 @@ async def test_what_a_late_listing_misses_is_told_as_lost() -> None:
 
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=False)
 
+        with pytest.raises(InvalidArgument, match="more than its head is in doubt"):
+            await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=True)
         assert [(each.begin, each.end) for each in told.lost] == [
             (0, len(FIRST)),
             (len(FIRST), len(FIRST + SECOND)),

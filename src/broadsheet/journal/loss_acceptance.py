@@ -42,7 +42,7 @@ class Loss(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     """The sound state."""
     is_damaged: bool
-    """Whether local content is damaged; False: only the head is in doubt."""
+    """Whether content is damaged or missing; False: only the head is in doubt."""
     are_registers_lost: bool
     kept_aside: tuple[str, ...]
     """Files that were moved aside, beside the spools."""
@@ -175,7 +175,7 @@ def look(
         head=chosen,
         lost=tuple(dict.fromkeys((*lost, *unlisted))),
         checkpoint=checkpoint,
-        is_damaged=len(sound) < len(here) or bool(unlisted) or bool(seal is not None and seal.reason),
+        is_damaged=any((len(sound) < len(here), unlisted, seal is not None and seal.reason, replica.missing)),
         are_registers_lost=registers is None,
         kept_aside=tuple(lost_files(disk, directory)),
     )
