@@ -66,7 +66,7 @@ def decode_info(pair: KeyValue) -> JournalInfo:
         Corrupt: the key's value does not decode.
     """
     stored = _decoded(_spec, pair)
-    spec = JournalSpec(stored.name, stored.fragment, stored.labels, stored.is_deleting)
+    spec = JournalSpec(*(getattr(stored, field) for field in JournalSpec.__struct_fields__))
     return JournalInfo(spec=spec, create_revision=pair.create_revision, mod_revision=pair.mod_revision)
 
 
