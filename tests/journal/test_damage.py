@@ -5,6 +5,7 @@ appends and says so, and the spool's good copy stays (W4, W6, W7, J1, J2).
 """
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
@@ -35,6 +36,7 @@ from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.support.failpoints import labels_of
+from tests.support.faulty import Fault, FaultyDisk
 
 OTHER = JournalName("crash/other")
 PARTS = tuple(bytes((65 + n,)) * 40 for n in range(4))
@@ -199,6 +201,24 @@ async def test_an_append_that_nothing_proves_is_told_by_status_where_it_went() -
     disk = await lived(is_vouched=False)
     wipe_sum(disk, PARTS[-1])
     assert await judge(disk, "no sum", is_vouched=False) == "set aside"
+
+
+@pytest.mark.parametrize("boot_id", ["kernel-1", "kernel-2"])
+async def test_an_append_that_nothing_proves_is_kept_also_by_a_start_after_a_reboot(boot_id: str) -> None:
+    """W7: a full disk let no start move it aside; after a reboot it was cut off as if a power cut tore it."""
+    disk = await lived(is_vouched=False)
+    wipe_sum(disk, PARTS[-1])
+    crashes: list[BaseException] = []
+    full = FaultyDisk(disk, [Fault("write_at", errno.ENOSPC, "*/partial.lost")])
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False, faulty=full) as node:
+        await _idle()
+        assert "planned" in node.broker.status(NAME).reason
+
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, boot_id=boot_id) as node:
+        assert await shown(node, NAME) == b"".join(PARTS[:-1])
+        assert ".lost" in node.broker.status(NAME).reason
+    assert PARTS[-1] in kept(disk)
+    assert not crashes
 
 
 @pytest.mark.parametrize("part", range(4))

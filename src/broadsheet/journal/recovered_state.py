@@ -114,7 +114,7 @@ def stand(
             f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"
             f" spool files do not prove what they were: {accept_loss(info.name)}"
         )
-    elif context.log.is_same_boot and not found.is_quarantined:
+    elif found.is_cut_doubtful and not found.is_quarantined:
         set_aside(disk, directory, plan)  # After kill -9 these bytes may have been acknowledged: keep them.
     if not found.is_quarantined and not is_extended and not reason:
         return RecoveredState(plan, reason, seal=None, is_sealed=False)

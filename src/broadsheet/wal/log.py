@@ -197,7 +197,8 @@ class Log:
         self._adopt(opened)
         verdicts = opened.result.verdicts if opened.result is not None else {}
         self._recovered = {
-            stream: recovered_of(LogStreamId(stream), verdict) for stream, verdict in verdicts.items()
+            stream: recovered_of(LogStreamId(stream), verdict, is_same_boot=self.is_same_boot)
+            for stream, verdict in verdicts.items()
         }
 
     def streams(self) -> list[LogStreamId]:

@@ -148,8 +148,9 @@ class Recovered(msgspec.Struct, frozen=True):
     `reset`."""
     is_quarantined: bool
     """The stream lost records that were known durable: it must not serve, vote or lead till repaired (W6)."""
-    is_cut_told: bool = False
-    """An earlier start has told of a cut already, perhaps on another boot of the kernel than this one."""
+    is_cut_doubtful: bool = False
+    """The records that were cut may have been acknowledged: no reboot came before the start that found the
+    cut first. Otherwise a power cut tore them."""
     is_end_lost: bool = False
     """The stream is quarantined, and batches are gone that may have held records from `next_offset` on."""
     suspects: list[Record] = []
@@ -189,13 +190,18 @@ class LogStatus(msgspec.Struct, frozen=True):
     """The disk refused space, and the log waits for it."""
 
 
-def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
-    """The verdict on `stream` in the form for its domain; empty if the log had nothing of the stream."""
+def recovered_of(stream: LogStreamId, verdict: Verdict | None, *, is_same_boot: bool = False) -> Recovered:
+    """The verdict on `stream` in the form for its domain; empty if the log had nothing of the stream.
+
+    Args:
+        is_same_boot: the kernel has not rebooted since the log was written.
+    """
     if verdict is None:
         nothing = Offset(0)
         return Recovered(
             stream, nothing, nothing, nothing, Generation(0), None, 0, tail_cut=False, is_quarantined=False
         )
+    tail_cut = bool(verdict.flags & RowFlag.TAIL_CUT)
     return Recovered(
         stream=stream,
         first_offset=Offset(verdict.first),
@@ -204,9 +210,9 @@ def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
         generation=Generation(verdict.point.generation),
         record_generation=Generation(verdict.held[-1].generation) if verdict.held else None,
         crc=verdict.point.crc,
-        tail_cut=bool(verdict.flags & RowFlag.TAIL_CUT),
+        tail_cut=tail_cut,
         is_quarantined=bool(verdict.flags & RowFlag.QUARANTINED),
-        is_cut_told=verdict.is_cut_told,
+        is_cut_doubtful=tail_cut and (is_same_boot or verdict.is_cut_told),
         is_end_lost=bool(verdict.flags & RowFlag.END_LOST),
         suspects=[
             record

@@ -102,7 +102,7 @@ async def open_keyspace(
                 f" not start without them; restore the data directory from a backup, or {REMEDY}"
             )
         store = await _recovered(ports, config, payloads, found.first_offset, found.next_offset)
-        if found.tail_cut and (log.is_same_boot or found.is_cut_told):
+        if found.is_cut_doubtful:
             seal = await _above_the_cut(ports, config, log, store, suspects=found.suspects, logger=logger)
         elif found.tail_cut:
             log.settle(STREAM)  # A power cut tore the batch: nothing of it was answered, or seen by a reader.
