@@ -1,5 +1,6 @@
 """A key space that lost records goes on by an operator's word, and no journal is lost with its key."""
 
+import asyncio
 import errno
 import json
 import subprocess
@@ -16,10 +17,12 @@ from broadsheet.cli.keyspace import accept, drop
 from broadsheet.errors import Corrupt, InvalidArgument, Status
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, epoch_key, registers_key, spec_key
-from broadsheet.journal.keys import decode_registers
+from broadsheet.journal.keys import created_at, decode_registers
 from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.orphans import ORPHANS_NAME
 from broadsheet.keyspace.core.loss import LOSS_KEY
+from broadsheet.keyspace.core.transaction import Put
+from broadsheet.keyspace.local.loss_acceptance import look
 from broadsheet.keyspace.local.role import open_keyspace
 from broadsheet.keyspace.local.seal_file import REVISION_LEAP, SEAL_NAME
 from broadsheet.observe.logs import Logs
@@ -411,6 +414,32 @@ async def test_a_torn_batch_after_a_power_cut_leaves_no_trace() -> None:
     async with running(disk, Shelf(None, {}), seed=3, crashes=[], boot_id="another") as node:
         assert node.keyspace.revision < revision + 20, "the start before has dealt with the cut"
     assert not [name for name in image(disk) if name.endswith(".lost")]
+
+
+@pytest.mark.parametrize("boot_id", ["kernel-1", "kernel-2"])
+async def test_a_torn_batch_of_which_a_later_record_is_whole_is_no_loss_to_accept(boot_id: str) -> None:
+    """`doctor` said after a power cut that the key space would not start, and sent to `accept-loss`.
+
+    That put the later transaction into the map, which nobody was told of, without the one that it followed.
+    """
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    torn, whole = b"a" * 2000, b"b" * 2000
+    await asyncio.gather(*(keyspace.transact([], [Put(f"k/{at}", n)]) for at, n in enumerate((torn, whole))))
+    left = kept_at(disk)
+    await life.scope.close()
+    flip(left, *next((n, at) for n, content in image(left).items() if (at := content.find(torn)) >= 0))
+
+    standing = look(left, created_at=created_at)
+
+    assert (standing.reason, [pair.key for pair in standing.found.pairs]) == ("", ["k"])
+    with pytest.raises(InvalidArgument, match="there is no loss"):
+        accept(left, {}, may_act=False)
+    again = Life(left, 2, boot_id=boot_id)
+    assert [pair.key for pair in (await again.start()).range("")] == ["k"]
+    await again.scope.close()
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

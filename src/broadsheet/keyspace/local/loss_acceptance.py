@@ -79,16 +79,22 @@ def look(disk: Disk, *, created_at: CreatedAt) -> StoppedState:
             sealed = salvage(reads, first=Offset(1), next_offset=Offset(len(reads)), created_at=created_at)
             return StoppedState("", sealed, Generation(max(generation, seal.generation)))
         verdict, lacks_streams = log.verdict(STREAM), log.lacks_streams
+        is_quarantined = verdict is not None and bool(verdict.flags & RowFlag.QUARANTINED)
+        next_offset = Offset(verdict.point.next if verdict is not None else 0)
         found = salvage(
-            [Read(each.offset, each.payload, each.is_whole) for each in log.records(STREAM)],
+            [
+                Read(each.offset, each.payload, each.is_whole)
+                for each in log.records(STREAM)
+                if is_quarantined or each.offset < next_offset  # A start leaves out what is behind a cut.
+            ],
             first=Offset(verdict.first if verdict is not None else 0),
-            next_offset=Offset(verdict.point.next if verdict is not None else 0),
+            next_offset=next_offset,
             created_at=created_at,
         )
     if found.lost and not reason:
         spans = ", ".join(f"[{each.begin}, {each.end})" for each in found.lost)
         reason = f"{LOG_DIRECTORY} lost durable records: of the revisions {spans} nothing is left"
-    elif verdict is not None and verdict.flags & RowFlag.QUARANTINED and not reason:
+    elif is_quarantined and not reason:
         reason = (
             f"{LOG_DIRECTORY} lost durable records behind revision {found.revision}: what they changed is not"
             " known"
