@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import re
 import subprocess
 import sys
 from io import StringIO
@@ -29,7 +30,7 @@ from broadsheet.observe.logs import Logs
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Resize
-from tests.journal.crash_histories import KEYSPACE, NAME, Running, Shelf, _idle, running
+from tests.journal.crash_histories import KEYSPACE, NAME, Running, Shelf, _idle, _until, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import append, copy_of, flip, shown
 from tests.journal.test_kept import lose
@@ -145,6 +146,41 @@ async def test_a_journal_that_was_altered_behind_the_gap_is_the_journal_that_it_
             assert await shown(node, name) == name.encode()
             assert node.broker.info(name).create_revision == created[name]
             assert node.broker.info(name).spec.fragment.retained_bytes == 1 << 20
+    assert not crashes
+
+
+async def test_a_deletion_that_may_have_ended_takes_nothing_of_a_later_journal_of_its_name() -> None:
+    """W7: its end and the later creation were lost; the next start removed what that journal had stored."""
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(spec)
+        await node.broker.delete(NAME, None)
+        again = await node.broker.create(spec)
+        for content in (b"stored" * 300, b" and more"):
+            assert await append(node, NAME, content) is Status.OK
+        await _until(lambda: len(shelf.objects) > 0, "a fragment is stored")
+        await _idle()
+        left, stored = kept_at(disk), dict(shelf.objects)
+    found = [
+        (name, at.start())
+        for name, log in image(left).items()
+        if name.startswith("keyspace/log/")
+        for at in re.finditer(re.escape(spec_key(NAME).encode()), log)
+    ]
+    assert len(found) == 4, "created, marked, deleted, created"
+    for place in found[2:]:
+        flip(left, *place, bit=2)
+
+    told = accept(left, {}, may_act=True)
+
+    assert told.orphans[-1].revision == again.create_revision
+    async with running(left, shelf, seed=2, crashes=crashes, is_last=False):
+        await _idle()
+    assert shelf.objects == stored
+    accept(left, {again.create_revision: NAME}, may_act=True)
+    async with running(left, shelf, seed=3, crashes=crashes, is_last=False) as node:
+        assert await shown(node, NAME) == b"stored" * 300 + b" and more"
     assert not crashes
 
 

@@ -26,6 +26,7 @@ from broadsheet.journal.orphans import (
     on_disk,
     orphans,
     remove_spools,
+    without_deletions,
 )
 from broadsheet.keyspace.core.loss import AcceptedLoss
 from broadsheet.keyspace.core.salvage import LostRevisions
@@ -133,6 +134,9 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
         )
         reason = f"{reason}; {named}" if reason else f"{named}: the rest was lost, or this is an older copy"
         standing = msgspec.structs.replace(standing, reason=reason)
+    if reason:
+        left_over = msgspec.structs.replace(standing.found, pairs=without_deletions(standing.found.pairs))
+        standing = msgspec.structs.replace(standing, found=left_over)
     is_doubtful = before is not None or bool(reason)
     left = orphans(found.journals, standing.found.pairs) if is_doubtful else []
     if not reason and not wanted:

@@ -18,7 +18,7 @@ from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity, decode
 from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec, spec_key, validate_spec
 from broadsheet.journal.deletion import remove_all
-from broadsheet.journal.keys import encode_spec
+from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
 from broadsheet.journal.set_aside import is_ours
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
@@ -160,6 +160,24 @@ def adoption(name: str, revision: Revision, *, at: Revision, pairs: Iterable[Key
     if any(pair.key == key for pair in pairs):
         raise InvalidArgument(f"journal {name} exists: adopt {revision} under another name")
     return KeyValue(key, encode_spec(spec), revision, at)
+
+
+def without_deletions(pairs: Iterable[KeyValue]) -> tuple[KeyValue, ...]:
+    """The pairs, without the spec keys of journals that are marked as deleted.
+
+    If the key space lost records, that deletion may have ended, and another journal of the name may have been
+    made since. Whoever finished the deletion would remove what that one has in the store.
+    """
+    return tuple(pair for pair in pairs if not _is_marked(pair))
+
+
+def _is_marked(pair: KeyValue) -> bool:
+    if not pair.key.startswith(SPEC_PREFIX):
+        return False
+    try:
+        return decode_info(pair).spec.is_deleting
+    except Corrupt:
+        return False
 
 
 def remove_spools(disk: Disk, doomed: Sequence[OnDisk]) -> None:
