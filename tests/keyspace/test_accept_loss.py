@@ -184,6 +184,35 @@ async def test_a_deletion_that_may_have_ended_takes_nothing_of_a_later_journal_o
     assert not crashes
 
 
+async def test_a_retention_that_a_lost_record_may_have_ended_removes_nothing_until_it_is_said_again() -> None:
+    """J2: the record that ended it was lost, and the older one removed what it had kept by then."""
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10, retained_bytes=1 << 10))
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(spec)
+        await node.broker.alter(NAME, None, SpecChange(retained_bytes=0))
+        for _ in range(4):
+            assert await append(node, NAME, b"k" * (2 << 10)) is Status.OK
+        await _until(lambda: len(shelf.objects) >= 3, "three fragments are stored")
+        await node.broker.create(JournalSpec(name=OTHER))
+        await _idle()
+        left, stored = kept_at(disk), dict(shelf.objects)
+    flip_key(left, spec_key(NAME))
+    accept(left, {}, may_act=True)
+
+    async with running(left, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        assert len(await shown(node, NAME)) == 8 << 10
+        for _ in range(2):
+            assert await append(node, NAME, b"k" * (2 << 10)) is Status.OK
+        await _idle()
+        assert stored.items() <= shelf.objects.items()
+        assert "retention" in node.broker.status(NAME).reason
+        await node.broker.alter(NAME, None, SpecChange(retained_bytes=1 << 10))
+        await _until(lambda: not stored.items() <= shelf.objects.items(), "it removes what is too old")
+        assert "retention" not in node.broker.status(NAME).reason
+    assert not crashes
+
+
 async def test_orphans_go_only_by_an_operators_word() -> None:
     """Then nothing is left of them, and a start forgets what belongs to nobody, as before the loss."""
     disk, created = await lived()

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from broadsheet.errors import InvalidArgument, NotFound
 from broadsheet.journal.core.spec import JournalSpec, framing_of, spec_key, validate_spec
-from broadsheet.journal.keys import decode_info, encode_spec
+from broadsheet.journal.keys import decode_info, encode_spec, is_retention_doubtful
 from broadsheet.journal.messages import JournalInfo, SpecChange
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.keyspace.port import Keyspace
@@ -60,7 +60,7 @@ async def put_altered(keyspace: Keyspace, journal: JournalInfo, change: SpecChan
     if pair is None or info.create_revision != journal.create_revision or info.spec.is_deleting:
         raise NotFound(f"journal {journal.name} was deleted meanwhile")
     spec = altered(info.spec, change)
-    if spec == info.spec:
+    if spec == info.spec and not is_retention_doubtful(keyspace, info):
         return info
     passed("journal.alter.before_put")
     put = Put(key, encode_spec(spec, created=info.create_revision))

@@ -14,7 +14,9 @@ from broadsheet.errors import Corrupt
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec
 from broadsheet.journal.messages import JournalInfo
+from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
 from broadsheet.keyspace.core.transaction import KeyValue
+from broadsheet.keyspace.port import Keyspace
 
 
 class StoredSpec(JournalSpec, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -79,6 +81,15 @@ def created_at(pair: KeyValue) -> Revision | None:
     except Corrupt:
         return None
     return stored.created or (None if stored.is_deleting else pair.mod_revision)
+
+
+def is_retention_doubtful(keyspace: Keyspace, info: JournalInfo) -> bool:
+    """Whether the key space has a retention for the journal, and may have lost the record of a later one."""
+    kept = info.spec.fragment
+    if not (kept.retention or kept.retained_bytes):
+        return False
+    loss = decode_loss(keyspace.get(LOSS_KEY))
+    return loss is not None and info.mod_revision <= loss.revision
 
 
 def encode_epoch(value: EpochValue) -> bytes:

@@ -73,6 +73,15 @@ def registers_lost(name: JournalName) -> str:
     return f"its registers are lost, and no append may check or set one: {accept_loss(name)}"
 
 
+def retention_rests(name: JournalName) -> str:
+    """The reason in the status of a journal whose retention removes nothing after a loss of the key space."""
+    return (
+        "its retention rests, because the key space lost records, and a later retention may have been among"
+        f" them: `broadsheet journals alter {name} --retention` or `--retained-bytes` says it again, and"
+        " `broadsheet keyspace drop-orphans`, while the node is stopped, has all go on as they are"
+    )
+
+
 def lost_index(name: JournalName) -> str:
     """The remedy if a journal's first bytes are gone, and so are its producer indexes."""
     return (

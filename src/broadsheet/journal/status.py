@@ -1,8 +1,9 @@
 """Status: the state of one journal, with its offsets and the reason for any trouble, as callers see it."""
 
 from broadsheet.journal.core.pipeline_events import State
+from broadsheet.journal.keys import is_retention_doubtful
 from broadsheet.journal.messages import JournalInfo, JournalStatus
-from broadsheet.journal.remedies import disagreement, registers_lost, silent
+from broadsheet.journal.remedies import disagreement, registers_lost, retention_rests, silent
 from broadsheet.journal.replica import Replica
 
 
@@ -29,6 +30,8 @@ def status_of(replica: Replica) -> JournalStatus:
         state, reason = "damaged" if replica.stop_reason else "healing", replica.log_fault
     registers = pipeline.committed_registers
     lost = registers_lost(replica.name) if registers is None else ""
+    is_doubtful = is_retention_doubtful(replica.context.keyspace, replica.info)
+    rests = retention_rests(replica.name) if is_doubtful else ""
     return JournalStatus(
         name=replica.name,
         state=state,
@@ -39,5 +42,5 @@ def status_of(replica: Replica) -> JournalStatus:
         registers_version=registers.version if registers is not None else -1,
         fragment_count=len(replica.index) + len(replica.closed),
         spool_bytes=replica.spool.length,
-        reason="; ".join(each for each in (reason, lost, replica.notice) if each),
+        reason="; ".join(each for each in (reason, lost, rests, replica.notice) if each),
     )

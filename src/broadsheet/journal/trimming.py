@@ -16,13 +16,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from broadsheet.base.time import SECOND, Duration, WallTime, in_seconds
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, RegistersUnknown, ShuttingDown, StoreUnhealthy
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.registers import needed_from
+from broadsheet.journal.core.spec import FragmentSpec
 from broadsheet.journal.core.stored_times import NEVER, StoredTimes
 from broadsheet.journal.fragments import StoredAt
+from broadsheet.journal.keys import is_retention_doubtful
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import disagreement, registers_lost, silent
 from broadsheet.journal.replica import Replica
@@ -166,7 +170,7 @@ class Trimming:
                 await self._waiting.wait()
 
     def _is_due(self) -> bool:
-        replica, spec = self._replica, self._replica.info.spec.fragment
+        replica, spec = self._replica, self._kept_by
         if not (spec.retention or spec.retained_bytes) or not replica.is_listed or self._has_stopped:
             return False
         now = replica.context.time.wall()
@@ -174,14 +178,22 @@ class Trimming:
             return True
         return replica.index.last_end(self._by_bytes()) is not None
 
+    @property
+    def _kept_by(self) -> FragmentSpec:
+        """The spec that retention acts by: one without a retention while a later one may be lost."""
+        info = self._replica.info
+        if is_retention_doubtful(self._replica.context.keyspace, info):
+            return replace(info.spec.fragment, retention=Duration(0), retained_bytes=0)
+        return info.spec.fragment
+
     def _by_bytes(self) -> ByteOffset:
-        kept = self._replica.info.spec.fragment.retained_bytes
+        kept = self._kept_by.retained_bytes
         return ByteOffset(max(0, self._replica.end - kept) if kept else 0)
 
     def _look_later(self) -> None:
         """Look again when the oldest fragment is old enough; sooner if that is over, and it is kept."""
         self.close()
-        replica, age = self._replica, self._replica.info.spec.fragment.retention
+        replica, age = self._replica, self._kept_by.retention
         if replica.is_closed or not (age or self._left_below or self._is_due()):
             return
         wait = RETRY
@@ -209,13 +221,13 @@ class Trimming:
             self._look_later()
 
     async def _retain_once(self) -> None:
-        spec, below = self._replica.info.spec.fragment, max(self._left_below, self._by_bytes())
+        spec, below = self._kept_by, max(self._left_below, self._by_bytes())
         is_time = self._old_at is None or self._replica.context.time.wall() >= self._old_at
         if spec.retention and is_time:
             below = max(below, await self._by_age(spec.retention))
 
         def is_wanted() -> bool:
-            return self._replica.info.spec.fragment == spec
+            return self._kept_by == spec
 
         found = await self._trimmed(below, is_wanted)
         if found.kept == NAMED:
