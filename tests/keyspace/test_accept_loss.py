@@ -213,6 +213,24 @@ async def test_a_retention_that_a_lost_record_may_have_ended_removes_nothing_unt
     assert not crashes
 
 
+async def test_an_adoption_is_no_other_loss_to_a_retention_that_was_said_again() -> None:
+    """Each adoption put all retentions to rest once more."""
+    disk, created = await lived()
+    flip_key(disk, spec_key(OTHER))
+    accept(disk, {}, may_act=True)
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        await node.broker.alter(NAME, None, SpecChange(retained_bytes=1 << 20))
+
+    accept(disk, {Revision(created[OTHER]): OTHER}, may_act=True)
+
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, is_last=False) as node:
+        assert await shown(node, OTHER) == OTHER.encode()
+        await node.broker.replica(NAME)
+        assert node.broker.status(NAME).reason == ""
+    assert not crashes
+
+
 async def test_orphans_go_only_by_an_operators_word() -> None:
     """Then nothing is left of them, and a start forgets what belongs to nobody, as before the loss."""
     disk, created = await lived()

@@ -146,7 +146,8 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
     if may_act:
         now = time.time_ns()
         sound = standing.found.sound if before is None else min(before.sound, standing.found.sound)
-        loss = AcceptedLoss(revision, sound, now)
+        lost_to = before.revision if before is not None and not reason else revision  # Nothing since.
+        loss = AcceptedLoss(lost_to, sound, now)
         give_up(disk, standing, added=added, loss=loss, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
     pairs = [*standing.found.pairs, *added]
     return KeyspaceLoss(
