@@ -53,6 +53,7 @@ from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import copy_of
+from tests.journal.test_healing import until
 from tests.journal.test_unreadable_spool import checkpointed
 from tests.support.faulty import Fault, FaultyDisk
 
@@ -257,6 +258,30 @@ async def test_what_the_store_must_have_is_demanded_of_it_also_after_another_los
         await append(node, b"and on")
     shelf.is_down = False
     async with running(disk, shelf, seed=4, crashes=crashes, is_last=False, config=config) as node:
+        assert "does not have the content of [0, 2000)" in (await node.broker.replica(NAME)).stop_reason
+    assert not crashes
+
+
+async def test_what_a_late_listing_misses_is_still_missed_after_the_log_was_healed_meanwhile() -> None:
+    """The log that was begun anew named it no more: the next start took appends, and told it as trimmed."""
+    crashes: list[BaseException] = []
+    shelf = Flaky(None, {})
+    disk, config = await without_files(shelf, crashes, is_stored=False)
+    faulty = FaultyDisk(disk)
+    async with running(
+        disk, shelf, seed=2, crashes=crashes, is_last=False, config=config, faulty=faulty
+    ) as node:
+        replica = await node.broker.replica(NAME)
+        faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=3))
+        node.broker._context.log.quarantine(replica.stream)
+        await until(lambda: faulty.faults.faults_hit)
+        shelf.is_down = False
+        replica.listing_wanted.set()
+        await _until_listed(replica)
+        assert replica.log_fault, "it is not healed yet"
+        assert "neither a spool file nor the fragment store has [0, 2000)" in replica.stop_reason
+        await until(lambda: not replica.log_fault)
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False, config=config) as node:
         assert "does not have the content of [0, 2000)" in (await node.broker.replica(NAME)).stop_reason
     assert not crashes
 

@@ -264,7 +264,7 @@ class Replica:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the journal's state, valid once the files are synced. Between appends only."""
         spool, closed = self.spool, [each.as_closed() for each in self.closed]
-        missed = () if self.is_listed else self.awaited  # Nothing else would tell a restart of them.
+        missed = self.missing if self.is_listed else self.awaited  # Nothing else tells a restart of them.
         return Checkpoint(
             epoch=self.epoch,
             fragment_begin=spool.begin,
