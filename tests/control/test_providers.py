@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -26,11 +26,12 @@ from broadsheet.control.core.messages import AcceptedBallot, Prepare, Read
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, NO_BALLOT, Acceptor, Ballot
+from broadsheet.control.document_chunks import send_document
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.majority import CALLS_PER_PEER_MAX, MajorityMetastore
 from broadsheet.control.port import Metastore, Versioned
 from broadsheet.control.role import MetastoreConfig
-from broadsheet.control.service import MetastoreService
+from broadsheet.control.service import CompareAndSetRequest, MetastoreService, VersionReply
 from broadsheet.errors import (
     ConfigError,
     Corrupt,
@@ -45,11 +46,15 @@ from broadsheet.errors import (
 from broadsheet.observe.logs import Logs
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import SystemTime
+from broadsheet.wal.config import MIB
+from broadsheet.wire.account import KEPT_BYTES_MIN
+from broadsheet.wire.client import dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.server import Server
 from tests.control.conformance import ALL
 from tests.control.real import CONFIG, file_metastore, free_addresses, majority, one_node
 from tests.keyspace.real import crash, ports_of
+from tests.wire.harness import until
 
 Story = Callable[[Metastore], Awaitable[None]]
 
@@ -307,6 +312,45 @@ async def test_a_wiped_founder_founds_again_where_nobody_else_has_accepted_its_f
                 assert value.sets.old == (again.acceptor.acceptor, second.acceptor.acceptor)
                 assert lost != again.acceptor.acceptor
                 assert (await second.read()).version == 1
+        finally:
+            await scope.close()
+
+
+async def test_documents_that_do_not_end_have_a_share_and_leave_others_theirs(tmp_path: Path) -> None:
+    """A client that began 200 of them, and ended none, had the node keep 1.6 GB for it, without end."""
+    ports, scope = ports_of(tmp_path), Scope("n1", crash=crash)
+    limits = WireLimits(reserve_bytes=2 * MIB, node_in_flight_bytes_max=12 * MIB)
+    async with file_metastore(tmp_path) as metastore:
+        server = Server(
+            ports,
+            scope,
+            MetastoreService(NodeId("n1"), metastore).methods(),
+            authorizer=Authorizer(None, time=SystemTime()),
+            limits=limits,
+        )
+        address = await server.listen("127.0.0.1:0")
+        scope.defer(server.close)
+        try:
+            greedy = await dial(ports, address, limits=WireLimits())
+            begun = [
+                await greedy.open("metastore.compare_and_set", CompareAndSetRequest(1)) for _ in range(30)
+            ]
+            for stream in begun:
+                with suppress(Throttled):
+                    await send_document(stream, bytes(2 * MIB))
+
+            def left() -> int:
+                return [each.replied.done() for each in begun].count(False)
+
+            await until(lambda: server.accounts.kept_bytes == 2 * MIB * left())
+            assert server.accounts.kept_bytes <= KEPT_BYTES_MIN // 2
+            other = await dial(ports, address, limits=WireLimits())
+            change = await other.open("metastore.compare_and_set", CompareAndSetRequest(1))
+            await send_document(change, bytes(2 * MIB))
+            assert (await change.reply(VersionReply)).version == 2
+            for stream in begun:
+                stream.cancel()
+            await until(lambda: not server.accounts.kept_bytes)
         finally:
             await scope.close()
 

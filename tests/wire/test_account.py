@@ -105,6 +105,26 @@ async def test_a_small_request_gets_through_whatever_the_others_hold() -> None:
     assert node.has_room(newcomer, LIMITS.floor_bytes)
 
 
+@pytest.mark.parametrize("busy_bytes", [0, LIMITS.node_in_flight_bytes_max])
+async def test_what_handlers_keep_is_shared_whatever_else_is_in_flight(busy_bytes: int) -> None:
+    """Operators and peers upload documents: a node that is busy with appends must take them, too."""
+    node = accounts()
+    node.take(node.enter("busy", is_control=False), busy_bytes)
+    flood = [node.enter("operator", is_control=True) for _ in range(20)]
+    other = node.enter("peer", is_control=True)
+    for holding in (*flood, other):
+        while node.keep_refusal(holding, MIB) is None:
+            node.keep(holding, MIB)
+    small = node.enter("new", is_control=True)
+
+    kept = [sum([each.kept_bytes for each in flood]), other.kept_bytes]
+    assert kept[0] <= LIMITS.node_in_flight_bytes_max // 2 <= kept[0] + 2 * MIB
+    assert kept[1] >= LIMITS.node_in_flight_bytes_max // 6 - MIB
+    assert node.kept_bytes == sum(kept) < LIMITS.node_in_flight_bytes_max
+    assert node.keep_refusal(small, LIMITS.floor_bytes) is None
+    node.check()
+
+
 class Waits(Backpressure):
     """It waits for room, and nothing else."""
 

@@ -5,6 +5,7 @@ Stream messages in both directions carry the document in chunks, because it may 
 Source: node.6; `docs/protocols/metastore.md`.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
@@ -56,8 +57,11 @@ async def send_document(stream: WireStream, document: bytes) -> None:
         await stream.send(None, [view[at : at + CHUNK_BYTES]])
 
 
-async def receive_document(stream: WireStream) -> bytes:
+async def receive_document(stream: WireStream, *, keep: Callable[[int], None] = lambda _: None) -> bytes:
     """The metastore's document: all chunks that come, joined.
+
+    Args:
+        keep: is told the bytes of each chunk before it is kept; what it raises ends the document.
 
     Raises:
         RemoteProtocolError: the chunks exceed the largest document, or a chunk is empty. Empty chunks could
@@ -71,6 +75,7 @@ async def receive_document(stream: WireStream) -> bytes:
             raise RemoteProtocolError(
                 f"the chunks of the metastore's document exceed {DOCUMENT_BYTES_MAX} bytes"
             )
+        keep(len(message.payload))
         document += message.payload
     return bytes(document)
 

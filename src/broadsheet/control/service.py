@@ -23,7 +23,7 @@ from broadsheet.control.document_chunks import (
 from broadsheet.control.majority import METHOD_OF, MajorityMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.errors import InvalidArgument, Refused, Unknown, Unsupported
-from broadsheet.wire.method import Call, Empty, Method, Reply, Shape, WireStream
+from broadsheet.wire.method import Call, Empty, KeepingStream, Method, Reply, Shape, WireStream
 
 NUMBERS: Final = {
     "metastore.prepare": 16,
@@ -117,8 +117,8 @@ class MetastoreService:
             handler=handler,
         )
 
-    async def _ask(self, _call: Call, request: Request, stream: WireStream) -> Reply:
-        document = await receive_document(stream)
+    async def _ask(self, _call: Call, request: Request, stream: KeepingStream) -> Reply:
+        document = await receive_document(stream, keep=stream.keep)
         response = await self._majority().ask_acceptor(with_document(request, document))
         await send_document(stream, document_of(response))
         return Reply(Carried(without_document(response)))
@@ -128,8 +128,10 @@ class MetastoreService:
         await send_document(stream, versioned.document)
         return Reply(VersionReply(versioned.version))
 
-    async def _compare_and_set(self, _call: Call, request: CompareAndSetRequest, stream: WireStream) -> Reply:
-        document = await receive_document(stream)
+    async def _compare_and_set(
+        self, _call: Call, request: CompareAndSetRequest, stream: KeepingStream
+    ) -> Reply:
+        document = await receive_document(stream, keep=stream.keep)
         versioned = await self._metastore.compare_and_set(request.version, document)
         return Reply(VersionReply(versioned.version))
 

@@ -11,9 +11,9 @@ read.
     used <= max(floor, share)   when bytes are taken; nobody is cut off because its share shrinks
     node = sum of its accounts = sum of their holdings = sum of what each connection's requests own
 
-Tasks and open RUN streams are shared in the same way, and refused above the share. Answers that peers do not
-read are shared in the same way too, and a peer above its share is dropped. Taking bytes never fails: received
-bytes always count, even above the limit.
+Tasks, open RUN streams, and bytes of messages that handlers keep, are shared in the same way, and refused
+above the share. Answers that peers do not read are shared in the same way too, and a peer above its share is
+dropped. Taking bytes never fails: received bytes always count, even above the limit.
 Source: Choudhury and Hahne, dynamic queue length thresholds; ADRs 0152, 0154.
 """
 
@@ -29,6 +29,9 @@ SHARE_OF_CONTROL: Final = 4
 """A control account may hold so many times the free bytes: peers and operators come first."""
 TASKS_MIN: Final = 64
 """Tasks, and RUN streams, that every account may have, however many others there are."""
+KEPT_BYTES_MIN: Final = 64 << 20
+"""Bytes of messages that all handlers together may keep, however small the budget is: a document of the
+metastore has 8 MiB, and a connection gets a third."""
 
 
 class Owned(NamedTuple):
@@ -39,19 +42,20 @@ class Owned(NamedTuple):
     task_count: int = 0
     run_count: int = 0
     unread_bytes: int = 0
+    kept_bytes: int = 0
 
 
 class Account:
     """The bytes, tasks and RUN streams of one caller of a server."""
 
     __slots__ = (
-        "holdings", "is_control", "name", "queued_bytes", "run_count", "saved_for", "task_count",
-        "unread_bytes", "used_bytes",
+        "holdings", "is_control", "kept_bytes", "name", "queued_bytes", "run_count", "saved_for",
+        "task_count", "unread_bytes", "used_bytes",
     )  # fmt: skip
 
     def __init__(self, name: str, *, is_control: bool) -> None:
         self.name, self.is_control = name, is_control
-        self.used_bytes = self.task_count = self.run_count = self.unread_bytes = 0
+        self.used_bytes = self.task_count = self.run_count = self.unread_bytes = self.kept_bytes = 0
         self.queued_bytes = 0
         """Bytes of messages that wait for a handler.
 
@@ -74,13 +78,14 @@ class Holding:
     """
 
     __slots__ = (
-        "account", "has_left", "owned", "queued_bytes", "run_count", "task_count", "unread_bytes",
-        "used_bytes",
+        "account", "has_left", "kept_bytes", "owned", "queued_bytes", "run_count", "task_count",
+        "unread_bytes", "used_bytes",
     )  # fmt: skip
 
     def __init__(self, account: Account, owned: Callable[[], Owned] | None) -> None:
         self.account, self.owned = account, owned
         self.used_bytes = self.queued_bytes = self.task_count = self.run_count = self.unread_bytes = 0
+        self.kept_bytes = 0
         self.has_left = False
 
     @property
@@ -113,7 +118,9 @@ class Accounts:
         self.floor_bytes = limits.floor_bytes
         self.tasks_max, self.runs_max = limits.node_tasks_max, limits.node_runs_max
         self.unread_bytes_max = limits.node_unread_bytes_max
+        self.kept_bytes_max = max(KEPT_BYTES_MIN, limits.node_in_flight_bytes_max)
         self.used_bytes = self.task_count = self.queued_bytes = self.run_count = self.unread_bytes = 0
+        self.kept_bytes = 0
         self._turn = turn
         self.by_name: dict[str, Account] = {}
         self._waiting: dict[Account, dict[Waiter, int]] = {}
@@ -206,6 +213,23 @@ class Accounts:
         return account.unread_bytes <= max(self.floor_bytes, left) and size <= max(
             self.floor_bytes, left - account.unread_bytes
         )
+
+    def keep_refusal(self, holding: Holding, size: int) -> Throttled | None:
+        """Why a handler may not keep messages of `size` more bytes; None if it may.
+
+        What others have in flight does not count: control would be refused while the node is busy.
+        """
+        kept, left = holding.account.kept_bytes, self.kept_bytes_max - self.kept_bytes
+        if kept + size <= self.floor_bytes or holding.kept_bytes + size <= left - kept:
+            return None
+        return Throttled(f"{kept} bytes of this caller's messages are kept: wait for a request to end")
+
+    def keep(self, holding: Holding, size: int) -> None:
+        """Count `size` more bytes of messages that a handler keeps; fewer if `size` is negative."""
+        self.kept_bytes += size
+        holding.account.kept_bytes += size
+        holding.kept_bytes += size
+        self._forget(holding)
 
     # ------------------------------------------------------------------ tasks and RUN streams
 

@@ -96,6 +96,18 @@ class RoomyStream(WireStream, Protocol):
         ...
 
 
+class KeepingStream(WireStream, Protocol):
+    """A handler's end, whose handler keeps what it takes: each message counts to its caller (access.8)."""
+
+    def keep(self, size: int) -> None:
+        """Count `size` bytes of a message that is kept until the handler ends.
+
+        Raises:
+            Throttled: the handlers of this caller keep too much.
+        """
+        ...
+
+
 class Call(msgspec.Struct, frozen=True):
     """The context of one request, for its handler."""
 

@@ -154,6 +154,7 @@ class Backpressure:
             task_count=len(tasks),
             run_count=len(runs),
             unread_bytes=0 if connection.is_lost else self._unread,
+            kept_bytes=sum([stream.kept_bytes for stream in connection.streams.values()]),
         )
 
     def forget(self) -> None:
@@ -186,6 +187,17 @@ class Backpressure:
         """Count `size` more bytes that wait for a handler. They narrow windows, but stop no reading."""
         if self.holding is not None:
             self._accounts.queue(self.holding, size)
+
+    def keep(self, size: int) -> None:
+        """Count `size` more bytes of messages that a handler keeps; fewer if `size` is negative.
+
+        Raises:
+            Throttled: its caller has too many of them. Nothing was counted.
+        """
+        assert self.holding is not None, "who sends messages has greeted"
+        if size > 0 and (refusal := self._accounts.keep_refusal(self.holding, size)) is not None:
+            raise refusal
+        self._accounts.keep(self.holding, size)
 
     def count_unread(self) -> None:
         """Count the answers that the peer leaves unread; drop the peer if they exceed its share."""
@@ -454,6 +466,17 @@ class ServedStream(StreamEnd):
     def __init__(self, connection: "ServerConnection", stream: int, method: Method) -> None:
         super().__init__(connection, stream, window_bytes=f.INITIAL_WINDOW_BYTES)
         self.connection, self.method = connection, method
+        self.kept_bytes = 0
+        """Bytes of messages that the handler has taken, and keeps until it ends."""
+
+    def keep(self, size: int) -> None:
+        """Count `size` bytes of a message that the handler keeps until it ends.
+
+        Raises:
+            Throttled: the handlers of this caller keep too much: the handler is to give up what it has.
+        """
+        self.connection.backpressure.keep(size)
+        self.kept_bytes += size
 
     async def room(self, wanted: int) -> int:
         """Wait until a message may be sent in this turn, and return how many bytes it may have.
@@ -514,7 +537,8 @@ class ServedStream(StreamEnd):
         self.connection.server.send_shares.forget(self)
         self._queue.clear()
         self.connection.backpressure.queued(-self._queued_bytes)
-        self._queued_bytes = 0
+        self.connection.backpressure.keep(-self.kept_bytes)
+        self._queued_bytes = self.kept_bytes = 0
 
 
 class RequestTask:
