@@ -16,6 +16,7 @@ from broadsheet.errors import (
     BroadsheetError,
     DeadlineExceeded,
     LocalProtocolError,
+    NotFound,
     Refused,
     ShuttingDown,
     Throttled,
@@ -24,7 +25,7 @@ from broadsheet.errors import (
 )
 from broadsheet.journal.client_batches import STREAMS_KEPT, Batches
 from broadsheet.journal.core.spec import JournalSpec
-from broadsheet.journal.messages import JournalInfo, RunReply, RunRequest
+from broadsheet.journal.messages import Commit, JournalInfo, RunReply, RunRequest
 from broadsheet.journal.service import ROWS
 from broadsheet.wire.method import RunOpened
 from tests.journal.node_process import CONFIG, NodeProcess
@@ -120,6 +121,35 @@ async def test_a_journal_that_is_deleted_during_appends_leaves_no_stream_open(tm
             await client.journals._batches.close()
             (connection,) = client._pool._connections.values()  # type: ignore[union-attr]
             await until(lambda: not connection._runs)
+    finally:
+        node.kill()
+
+
+async def test_appends_to_a_journal_that_was_made_again_are_all_taken(tmp_path: Path) -> None:
+    """Frames that were on their way together were refused, but the first: as deleted, though it was there."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client, broadsheet.connect(node.address) as other:
+            journals = client.journals
+
+            async def append(turns: int) -> Commit:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                return await journals.append(NAME, b"%03d" % turns)
+
+            for _ in range(2):
+                await other.journals.create(NAME)
+                assert (await journals.append_many(NAME, [b"many"] * 3))[-1].end == 12
+                await other.journals.delete(NAME)
+                await other.journals.create(NAME)
+                commits = await asyncio.gather(*[append(turns) for turns in range(0, 30, 3)])
+                assert sorted([commit.begin for commit in commits]) == [*range(0, 30, 3)]
+                await other.journals.delete(NAME)
+            with pytest.raises(NotFound):
+                await journals.append_many(NAME, [b"gone"])
+            with pytest.raises(NotFound):
+                await append(0)
     finally:
         node.kill()
 

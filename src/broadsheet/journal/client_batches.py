@@ -11,7 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown, Unreachable
+from broadsheet.errors import (
+    BroadsheetError,
+    DeadlineExceeded,
+    NotFound,
+    Refused,
+    ShuttingDown,
+    Unknown,
+    Unreachable,
+)
 from broadsheet.journal.client_requests import not_sent
 from broadsheet.journal.messages import Commit, RunReply, RunRequest
 from broadsheet.wire.client import Acknowledged, Caller, ClientRunStream
@@ -112,16 +120,11 @@ class Batches:
             Refused: none was appended. Unknown: some were or may have been appended. One frame may be refused
             because there is no room, and a later one accepted.
         """
-        answers: list[Acknowledged | BaseException] = []
-        frames: Sequence[Sequence[Buffer]] = []
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._callers[called] = False
         try:
             async with asyncio.timeout(within):
-                stream = await self._open()
-                self._callers[called] = True
-                frames = _frames(contents, self._frame_bytes_max)
-                answers = await self._submit_all(stream, frames)
+                frames, answers = await self._answers(contents, called)
         except TimeoutError:
             if not self._callers[called]:
                 raise not_sent(self._journal, within) from None
@@ -137,14 +140,31 @@ class Batches:
         if not failed:
             pairs = zip(frames, acknowledged, strict=True)
             return [commit for frame, each in pairs for commit in _commits(frame, each.begin)]
-        if any(isinstance(error, Unknown | ShuttingDown | NotFound) for error in failed):
-            self._drop(stream)
         if not acknowledged and not any(isinstance(error, Unknown) for error in failed):
             raise failed[0]
         raise Unknown(
             f"journal {self._journal}: {len(acknowledged)} of {len(frames)} frames are appended, and the"
             f" others are not, or may be: {failed[0]}"
         ) from failed[0]
+
+    async def _answers(
+        self, contents: Sequence[Buffer], called: "asyncio.Future[None]"
+    ) -> tuple[Sequence[Sequence[Buffer]], list[Acknowledged | BaseException]]:
+        """The frames of `contents`, and their answers.
+
+        If all were refused because the stream's journal was deleted, they are sent again on a new stream: a
+        same-named journal may have been made since. If there is none, it does not open.
+        """
+        while True:
+            stream = await self._open()
+            self._callers[called] = True
+            frames = _frames(contents, self._frame_bytes_max)
+            answers = await self._submit_all(stream, frames)
+            if any(isinstance(each, Unknown | ShuttingDown | NotFound) for each in answers):
+                self._drop(stream)
+            is_deleted = any(isinstance(each, NotFound) for each in answers)
+            if not (is_deleted and all(isinstance(each, Refused) for each in answers)):
+                return frames, answers
 
     async def _submit_all(
         self, stream: ClientRunStream, frames: Sequence[Sequence[Buffer]]
@@ -267,14 +287,12 @@ class Batches:
             self._stream = None
             stream.finish()
 
-    def _retry(self, batch: list[Waiter], stream: ClientRunStream, error: NotFound) -> None:
+    def _retry(self, batch: list[Waiter], stream: ClientRunStream) -> None:
         """Send a batch of appends again on a new stream: a same-named journal may have been made since.
 
-        The old stream belongs to the deleted journal, so nothing of the batch was appended.
+        The old stream belongs to the deleted journal, so nothing of the batch was appended. If there is no
+        other journal of that name, no stream opens.
         """
-        if self._stream is not stream:
-            _fail(batch, error)
-            return
         self._drop(stream)
         self._ready[:0] = batch = _wanted(batch)
         self._callers |= dict.fromkeys([waiter for _, waiter in batch], False)
@@ -286,8 +304,8 @@ class Batches:
     ) -> None:
         try:
             acknowledged = await future
-        except NotFound as error:
-            self._retry(batch, stream, error)
+        except NotFound:
+            self._retry(batch, stream)
             return
         except BroadsheetError as error:
             if isinstance(error, Unknown | ShuttingDown):
