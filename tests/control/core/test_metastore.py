@@ -33,8 +33,10 @@ from broadsheet.control.core.messages import (
 )
 from broadsheet.control.core.operation import Answer, ChangeRequest, Propose, ReplaceRequest, next_step
 from broadsheet.control.core.proposer import State
+from broadsheet.control.core.queue import BYTES_MAX
 from broadsheet.control.core.value import (
     ATTEMPTS_KEPT,
+    DOCUMENT_BYTES_MAX,
     NO_BALLOT,
     Accepted,
     Acceptor,
@@ -72,6 +74,19 @@ def test_nobody_founds_while_a_seed_is_silent() -> None:
 
     answer = cluster.result(cluster.read("a"), without="c")
     assert answer.status is Status.INSUFFICIENT_REPLICAS
+
+
+def test_documents_that_wait_for_a_majority_are_bounded_in_bytes() -> None:
+    """A caller who leaves takes nothing along: uploads, each left when it was whole, took a gigabyte."""
+    cluster = founded()
+    document = bytes(DOCUMENT_BYTES_MAX)
+
+    asked = [cluster.change("a", 1, document) for _ in range(BYTES_MAX // len(document) + 1)]
+    small = cluster.change("a", 1, b"")
+    assert list(cluster.answers.values())[-1].request == asked[-1]
+    assert cluster.answers[asked[-1]].status is Status.THROTTLED
+    assert cluster.result(small, without="bc").status is Status.INSUFFICIENT_REPLICAS
+    assert cluster.result(cluster.change("a", 1, document)).status is Status.OK
 
 
 def test_a_founding_waits_for_a_promise_of_everyone() -> None:

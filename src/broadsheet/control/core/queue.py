@@ -7,9 +7,14 @@ Source: linearizability of reads, control.7.
 """
 
 from collections import deque
+from typing import Final
 
 from broadsheet.base.time import Instant
-from broadsheet.control.core.operation import OperationRequest
+from broadsheet.control.core.operation import ChangeRequest, OperationRequest
+from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
+
+BYTES_MAX: Final = 16 * DOCUMENT_BYTES_MAX
+"""Bytes of the documents that wait. They wait until their time is up also where their callers have left."""
 
 
 class Queued:
@@ -36,6 +41,12 @@ class Queue:
     def head(self) -> Queued:
         """The oldest operation."""
         return self._operations[0]
+
+    def has_room(self, request: OperationRequest) -> bool:
+        """Whether the document of `request`, if it has one, may wait besides the others."""
+        requests = [request, *[operation.request for operation in self._operations]]
+        sizes = [len(each.document) for each in requests if isinstance(each, ChangeRequest)]
+        return sum(sizes) <= BYTES_MAX
 
     def add(self, request: OperationRequest, deadline: Instant) -> None:
         """Add `request` at the end."""
