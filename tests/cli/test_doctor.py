@@ -4,6 +4,8 @@ import json
 import os
 import time
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha1
 from importlib.util import find_spec
 from pathlib import Path
@@ -282,10 +284,37 @@ def test_a_store_that_does_not_answer_a_start_is_found(tmp_path: Path) -> None:
 
 def test_a_journal_that_the_token_does_not_show_is_counted(tmp_path: Path) -> None:
     """With a token for one prefix, all was well: the node counted a journal that the listing left out."""
+    with _unstored(tmp_path) as (address, key):
+        token = _token(key, selection="events/")
+        said = broadsheet("doctor", "--data-dir", tmp_path / "c", BROADSHEET_TOKEN=token)
+
+    assert (
+        f"BAD  fragment store: 1 journals of the node at {address} that this command may not" in said.stdout
+    )
+    assert said.returncode == 1
+
+
+def test_a_contexts_token_shows_the_journals(tmp_path: Path) -> None:
+    """The node was asked for its count with it, and for the journals without: nobody knew what was wrong."""
+    (tmp_path / "home").mkdir()
+    settings = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "BROADSHEET_TOKEN": ""}
+    with _unstored(tmp_path) as (address, key):
+        (tmp_path / "token").write_text(_token(key, selection=None))
+        named = ("--address", address, "--token-file", tmp_path / "token")
+        broadsheet("context", "add", "here", *named, **settings).check_returncode()
+        said = broadsheet("doctor", "--data-dir", tmp_path / "c", **settings)
+
+    assert "BAD  fragment store: the fragment store did not take [0, 3000)" in said.stdout
+    assert said.returncode == 1
+
+
+@contextmanager
+def _unstored(tmp_path: Path) -> Iterator[tuple[str, bytes]]:
+    """A node below `c` that wants tokens, with a journal that its store does not take; address and key."""
     root, key = tmp_path / "c", b"k" * 32
     (tmp_path / "keys").write_bytes(b64encode(key))
-    all_of_them, some = (_token(key, selection=each) for each in (None, "events/"))
-    settings = {"BROADSHEET_NATIVE__KEYS_FILE": str(tmp_path / "keys"), "BROADSHEET_TOKEN": all_of_them}
+    token = _token(key, selection=None)
+    settings = {"BROADSHEET_NATIVE__KEYS_FILE": str(tmp_path / "keys"), "BROADSHEET_TOKEN": token}
     broadsheet("up", "--data-dir", root, "--any-port", "--detach", **settings).check_returncode()
     try:
         address = json.loads(next(root.glob("*/running.json")).read_bytes())["addresses"]["native"]
@@ -302,14 +331,9 @@ def test_a_journal_that_the_token_does_not_show_is_counted(tmp_path: Path) -> No
         end = time.monotonic() + SECONDS_MAX
         while "unstored 1" not in broadsheet("status", "--address", address, **settings).stdout:
             assert time.monotonic() < end
-        said = broadsheet("doctor", "--data-dir", root, BROADSHEET_TOKEN=some)
+        yield address, key
     finally:
         broadsheet("down", "--data-dir", root)
-
-    assert (
-        f"BAD  fragment store: 1 journals of the node at {address} that this command may not" in said.stdout
-    )
-    assert said.returncode == 1
 
 
 def _token(key: bytes, *, selection: str | None) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.cli.calling import TOKEN_VARIABLE, ask_status
+from broadsheet.cli.calling import TOKEN_VARIABLE, ask_status, token_of
 from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
 from broadsheet.cli.door_checks import DOOR_CHECKS
 from broadsheet.cli.findings import Check, Finding, Verdict
@@ -308,7 +308,7 @@ async def _reasons(address: str, number: str, is_meant: Callable[[JournalStatus]
     reasons: list[str] = []
     if not count:
         return reasons
-    async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
+    async with connect(address, token_of(address) or None) as client:
         for info in await client.journals.list():
             with suppress(NotFound):  # It was deleted meanwhile.
                 status = await client.journals.status(info.name)
