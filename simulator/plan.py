@@ -23,7 +23,7 @@ class Tier(Enum):
     MACHINES = 1
     SERVICES = 2
     CRASHES = 3
-    """Crash states of recorded histories (`crashrun.py`)."""
+    """Crash states of recorded histories (`crash_episode.py`)."""
 
 
 class Kind(Enum):
@@ -110,8 +110,8 @@ MEETS: Final = (
     Kind.DISK_FULL,
     Kind.DISK_FLAPS,
 )
-"""The crashes, partitions and disk faults that make a seed count where they meet an open operation (DE
-SIGN 9)."""
+"""The crashes, partitions and disk faults that make a seed count where they meet an open operation
+(simulation.3)."""
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ that a power cut could have left are judged (`logmodel.py`), more of them behind
 on purpose; damaged in the ways that disks damage (a flipped bit, a lost sector, whole batches lost, several
 at once), judged again; some are started, often behind a start that was killed; and one of them is what the
 next epoch starts from: recovery of what recovery wrote. At the end of an epoch all is trimmed, and the log
-must have room again. It does not know journals: `append` in tier 3 does.
+must have room again. It does not know journals: `journal` in tier 3 does.
 Source: `docs/protocols/wal.md`.
 """
 

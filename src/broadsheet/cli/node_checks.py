@@ -29,13 +29,13 @@ from broadsheet.wal.inspection import inspected
 from broadsheet.wal.opening import refuse_foreign
 
 CLOCK_SECONDS_MAX: Final = 60
+"""How far the time of a file may lie ahead of the clock."""
 INODES_MIN: Final = 1_000
 ROOM_BYTES_MIN: Final = 64 << 20
 FILES_LOOKED_AT: Final = 20_000
 """Of one node. Ten thousand journals have about as many files."""
 LOG_BYTES_LOOKED_AT: Final = 1 << 30
 """A longer log is left to the start of its node: to read it takes as long."""
-"""How far the time of a file may lie ahead of the clock."""
 
 
 def format_check(root: Path) -> Finding:
