@@ -1,6 +1,6 @@
 """The metastore in tier 1: acceptors and proposers on a heap, members replaced on the way.
 
-Five nodes, of which three are acceptors at first. An operator replaces an acceptor by a spare: one that is
+Four nodes, of which three are acceptors at first. An operator replaces an acceptor by a spare: one that is
 cut off, one that was wiped, or one that is well. Wipes hit at most one acceptor at a time, and are healed
 by a replacement. Checked: WGL and versions over the whole history; that all know one document in the end.
 Source: design/control.md control.1-7.
