@@ -75,3 +75,15 @@ def test_each_row_of_the_comparison_is_tested_or_says_why_not(row: list[str]) ->
     else:
         assert set(re.findall(r"`(\w+)`", shown)) <= tests
         assert "`" in shown
+
+
+def test_an_error_gives_the_option_that_the_page_gives() -> None:
+    """In place of a limit of a task's messages the error gave one of the whole batch, which became tiny."""
+    compared = 0
+    for name, here, _ in rows_of_page():
+        for option in re.findall(r"`([\w.]+)`", name):
+            text = OF_SOURCE.get(option.lower()) or OF_SINK.get(option.lower()) or ""
+            if found := re.search(r"give option (\w+)", text):
+                assert f"`{found[1]}`" in here, option
+                compared += 1
+    assert compared > 5

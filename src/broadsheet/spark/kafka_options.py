@@ -17,6 +17,10 @@ _MINIMUM: Final = (
     "a batch waits for bytes and not for messages (ADR 0204): give option minBytesPerTrigger, the number of "
     "messages times their mean length"
 )
+_TASKS: Final = (
+    "a task is cut at bytes and not at messages, whose count nobody knows before they are read: give option "
+    "minPartitions, into how many tasks a batch is cut"
+)
 _BY_TIME: Final = (
     "give startingOffsets or endingOffsets, JSON of journal to byte offset: `journals.offset_at` of a client "
     "tells an offset for a time, which may be inside a frame (startingInsideFrame)"
@@ -39,7 +43,7 @@ OF_SOURCE: Final[Mapping[str, str]] = MappingProxyType(
         "commas",
         "maxmessagespertrigger": _IN_BYTES,
         "maxoffsetspertrigger": _IN_BYTES,
-        "maxrecordsperpartition": _IN_BYTES,
+        "maxrecordsperpartition": _TASKS,
         "minoffsetspertrigger": _MINIMUM,
         "minmessagespertrigger": _MINIMUM,
         "mintriggerdelay": _TRIGGER,
