@@ -19,6 +19,7 @@ import pytest
 from broadsheet import connect_sync
 from broadsheet.cli.running import FILE, Running, is_running
 from broadsheet.cli.serve import _started
+from broadsheet.control.file import REMEDY
 from broadsheet.doors.http.door import HTTPConfig
 from broadsheet.doors.native.door import NativeConfig
 from broadsheet.doors.status import State
@@ -115,6 +116,7 @@ def test_a_node_without_up_is_asked_by_its_directory(tmp_path: Path) -> None:
     assert (
         "node n1 stands alone: its metastore is one file, and has no acceptor to replace" in replaced.stderr
     )
+    assert f"If that is damaged, {REMEDY}" in replaced.stderr, "what the start of such a node says, too"
     for each in others:
         assert each.returncode == 2
         assert "is the data directory of one node: `broadsheet serve` runs it" in each.stderr

@@ -18,6 +18,7 @@ from broadsheet.cli.calling import address_of, ask
 from broadsheet.cli.cluster import running_below
 from broadsheet.cli.contexts import ADDRESS_VARIABLE
 from broadsheet.control.core.value import Acceptor, acceptor_text
+from broadsheet.control.file import REMEDY
 from broadsheet.control.service import (
     ReplaceRequest,
     StatusReply,
@@ -116,7 +117,7 @@ def _member(door: str, text: str) -> Acceptor:
     if found.provider == "file":
         raise Unsupported(
             f"node {found.node} stands alone: its metastore is one file, and has no acceptor to replace. If"
-            " the file is lost or damaged, restore the data directory from a backup"
+            f" that is damaged, {REMEDY}"
         )
     for member in (*found.acceptors, *found.pending):
         if member.node == text:
