@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import broadsheet as library
+from broadsheet.cli.inspection import Verified, verified
 from broadsheet.cli.tables import place_of, size_of, size_text, table
 from broadsheet.journal.core.spec import FRAGMENT_BYTES_MIN, FRAMING_LABEL
 from tests.cli.processes import SECONDS_MAX, broadsheet
@@ -141,6 +142,21 @@ def test_what_a_token_does_not_show_is_said_beside_all_that_it_shows(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "state            open" in done.stdout
     assert "registers        not known: the token lacks READ" in done.stdout
+
+
+def test_what_a_trim_removes_meanwhile_is_not_damaged(node: NodeProcess) -> None:
+    """To verify a long journal takes hours; whoever is told of damage looks for a copy of the store."""
+    listed = with_fragments(node, 4)
+
+    async def verified_while_trimmed() -> Verified:
+        with library.connect_sync(node.address) as other:
+            below = listed[2]["end"]
+            async with library.connect(node.address) as client:
+                return await verified(client, NAME, lambda _count: print(other.journals.trim(NAME, below)))
+
+    found = asyncio.run(verified_while_trimmed())
+    assert (found.damaged, found.holes) == ([], [])
+    assert (found.count, found.bytes) == (2, 2 * (FRAGMENT_BYTES_MIN + 1)), "the first and the last"
 
 
 @pytest.mark.parametrize("command", ["describe", "fragments", "verify"])

@@ -240,14 +240,17 @@ async def verified(client: Client, name: str, advance: Callable[[int], None]) ->
     info = await client.journals.get(name)
     damaged: list[Damage] = []
     holes: list[tuple[int, int]] = []
-    found, at = await client.journals.fragments(name), None
-    for each in found:
+    looked, at = list[FragmentInfo](), None
+    for each in await client.journals.fragments(name):
         if at is not None and each.begin > at:
             holes.append((at, each.begin))
         at = max(each.end, at or 0)
         if error := await _damage(client, info, each, advance):
+            if each.end <= ((await client.journals.status(name)).begin or 0):
+                continue  # A trim or a retention removed it meanwhile.
             damaged.append(Damage(each.name, each.begin, each.end, error))
-    return Verified(info.name, len(found), sum(e.end - e.begin for e in found), damaged, holes)
+        looked.append(each)
+    return Verified(info.name, len(looked), sum(e.end - e.begin for e in looked), damaged, holes)
 
 
 async def _damage(
