@@ -26,7 +26,7 @@ from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState, Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _until, running
 from tests.journal.node_process import NodeProcess
-from tests.journal.test_damage import ROOMY, append, shown
+from tests.journal.test_damage import ROOMY, append, flip, place_of, shown
 from tests.support.faulty import Fault, FaultyDisk
 
 
@@ -138,6 +138,30 @@ async def test_a_journal_that_lost_its_log_and_its_spool_serves_the_rest_and_sta
     async with running(disk, Down(None, {}), seed=2, crashes=crashes) as node:
         assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         assert await append(node, NAME, b"refused") is Status.INDEX_HAS_GREATER_OFFSET
+    assert not crashes
+
+
+async def test_a_stopped_journal_whose_log_record_is_damaged_opens_and_its_loss_can_be_accepted() -> None:
+    """W7: its seal tells all; it stayed in `opening` for ever, and no command reached it."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, is_last=False) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        disk.state.change(disk.state.files[replica.closed[0].name], Write(5, b"X"))
+        node.broker._context.log.quarantine(replica.stream)
+        await until(lambda: replica.stop_reason)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        reason = (await node.broker.replica(NAME)).stop_reason
+    flip(disk, *place_of(disk, b"is_sealed", ".wal"))
+    for seed in (3, 4):
+        async with running(disk, Down(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            async with asyncio.timeout(5):
+                assert (await node.broker.replica(NAME)).stop_reason == reason
+            if seed == 4:
+                await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+                assert await append(node, NAME, b"on") is Status.OK
+    async with running(disk, Down(None, {}), seed=5, crashes=crashes) as node:
+        assert (await node.broker.replica(NAME)).stop_reason == ""
     assert not crashes
 
 

@@ -184,9 +184,10 @@ async def begin_log(
     log = context.log
     if not is_sealed:
         await context.disk.run(lambda: write_seal(context.disk, directory, seal))
-    if log.generation(stream) <= seal.generation:
-        offset = log.next_offset(stream)
-        log.reset(stream, offset, Generation(seal.generation + 1), done=lambda: None)
+    generation = log.generation(stream)
+    if generation <= seal.generation or log.is_quarantined(stream):  # The last checkpoint may be damaged.
+        begun = Generation(max(generation, seal.generation) + 1)
+        log.reset(stream, log.next_offset(stream), begun, done=lambda: None)
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def durable() -> None:
