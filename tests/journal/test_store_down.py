@@ -275,9 +275,7 @@ async def test_what_a_late_listing_misses_is_still_missed_after_the_log_was_heal
         faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=3))
         node.broker._context.log.quarantine(replica.stream)
         await until(lambda: faulty.faults.faults_hit)
-        shelf.is_down = False
-        replica.listing_wanted.set()
-        await _until_listed(replica)
+        await _answers(shelf, replica)
         assert replica.log_fault, "it is not healed yet"
         assert "neither a spool file nor the fragment store has [0, 2000)" in replica.stop_reason
         await until(lambda: not replica.log_fault)
@@ -293,9 +291,7 @@ async def test_what_a_late_listing_misses_is_told_as_lost() -> None:
     disk, config = await without_files(shelf, crashes, is_stored=False)
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
         replica = await node.broker.replica(NAME)
-        shelf.is_down = False
-        replica.listing_wanted.set()
-        await _until_listed(replica)
+        await _answers(shelf, replica)
         assert "neither a spool file nor the fragment store has [0, 2000)" in replica.stop_reason
 
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=False)
@@ -316,9 +312,7 @@ async def test_a_store_that_answers_late_is_trimmed_as_one_that_answers_at_once(
     disk, config = await without_files(shelf, crashes, is_stored=True)
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
         replica = await node.broker.replica(NAME)
-        shelf.is_down = False
-        replica.listing_wanted.set()
-        await _until_listed(replica)
+        await _answers(shelf, replica)
         trim = await (await node.broker.trimming(NAME)).trim(ByteOffset(2000))
         assert (trim.begin, trim.kept) == (2000, "")
     assert not crashes
@@ -916,6 +910,13 @@ async def test_a_want_of_descriptors_is_no_contradiction_with_the_store(*, is_la
             found = b"".join([chunk.data async for chunk in read(replica, ByteOffset(0), None, block=False)])
             assert found == FIRST + SECOND
     assert not crashes
+
+
+async def _answers(shelf: Flaky, replica: Replica) -> None:
+    """Let the store answer, and wait until it has listed what a reader asks for."""
+    shelf.is_down = False
+    replica.listing_wanted.set()
+    await _until_listed(replica)
 
 
 async def _until_listed(replica: Replica) -> None:

@@ -665,15 +665,20 @@ async def test_behind_content_that_no_reader_passes_a_trim_lets_the_index_go_on(
         assert (replica.begin, await point_at(node, replica.end)) == (bad_end, bad_end + 3 * length)
 
 
+async def six_messages(node: Running) -> int:
+    """The bytes of each of six messages, all of them committed and indexed."""
+    await node.broker.create(MESSAGES)
+    for number in range(6):
+        length = await message(node, 1, number, Flag.OUTSIDE)
+    await at_rest(node)
+    return length
+
+
 async def test_a_journal_does_not_begin_at_an_index_that_is_damaged() -> None:
     """A trim removed the ones before it: readers were refused up to the next undamaged one."""
     world = World()
     async with world.node(is_last=True) as node:
-        await node.broker.create(MESSAGES)
-        length = await message(node, 1, 0, Flag.OUTSIDE)
-        for number in range(1, 6):
-            await message(node, 1, number, Flag.OUTSIDE)
-        await at_rest(node)
+        length = await six_messages(node)
         indexes = sorted(name for name in world.shelf.objects if name.endswith(".index"))
         world.shelf.objects[indexes[2]] = b"damaged"
         found = await trimmed(node, 3 * length)
@@ -711,11 +716,7 @@ async def test_a_reader_of_an_index_that_goes_meanwhile_is_told_so_and_not_of_da
     """It was told that the index is missing: a query that goes on behind a trim ended."""
     world = World()
     async with world.node(is_last=True) as node:
-        await node.broker.create(MESSAGES)
-        length = await message(node, 1, 0, Flag.OUTSIDE)
-        for number in range(1, 6):
-            await message(node, 1, number, Flag.OUTSIDE)
-        await at_rest(node)
+        length = await six_messages(node)
         indexing = await node.broker.indexing(NAME)
         found = await indexing.at(ByteOffset(length))
         assert await indexing.part(found, 0, 4)

@@ -3,7 +3,8 @@
 Unix-domain sockets between JVM and Python save 40 ms a task. The workers run the interpreter of the driver.
 A checkpoint on this machine is written without `FileContext` of Hadoop, which has no native library here and
 starts `readlink` eight times for each file that it renames: 16 processes a micro-batch. The other manager of
-checkpoints renames as safely, and starts none. Source: pipelines.13.
+checkpoints asks Hadoop's `FileSystem`, and starts none of these; which of two drivers with one checkpoint may
+commit is decided by the COMMIT, whatever renames. Source: pipelines.11, pipelines.13.
 """
 
 import os

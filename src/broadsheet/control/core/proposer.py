@@ -149,7 +149,7 @@ class ProposerMachine:
             return [Answer(event.request, Status.THROTTLED, message=text)]
         if isinstance(event, ChangeRequest) and (text := oversize(event.document)):
             return [Answer(event.request, Status.TOO_LARGE, message=text)]
-        if not self._queue.has_room(event):
+        if isinstance(event, ChangeRequest) and not self._queue.has_room(event):
             text = f"{len(self._queue)} metastore operations with large documents wait: try again later"
             return [Answer(event.request, Status.THROTTLED, message=text)]
         self._queue.add(event, after(now, self._config.operation_timeout))

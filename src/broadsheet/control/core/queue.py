@@ -42,11 +42,11 @@ class Queue:
         """The oldest operation."""
         return self._operations[0]
 
-    def has_room(self, request: OperationRequest) -> bool:
-        """Whether the document of `request`, if it has one, may wait besides the others."""
-        requests = [request, *[operation.request for operation in self._operations]]
-        sizes = [len(each.document) for each in requests if isinstance(each, ChangeRequest)]
-        return sum(sizes) <= BYTES_MAX
+    def has_room(self, request: ChangeRequest) -> bool:
+        """Whether the document of `request` may wait besides the others."""
+        waiting = (each.request for each in self._operations)
+        sizes = (len(each.document) for each in waiting if isinstance(each, ChangeRequest))
+        return len(request.document) + sum(sizes) <= BYTES_MAX
 
     def add(self, request: OperationRequest, deadline: Instant) -> None:
         """Add `request` at the end."""
