@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 import broadsheet
-from broadsheet.base.types import JournalName, Revision
+from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.cli.keyspace import accept, drop
-from broadsheet.errors import Corrupt, InvalidArgument, Status
+from broadsheet.errors import Corrupt, InvalidArgument, NotFound, Status
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, epoch_key, registers_key, spec_key
 from broadsheet.journal.keys import created_at, decode_registers
@@ -248,6 +248,61 @@ async def test_orphans_go_only_by_an_operators_word() -> None:
         assert node.keyspace.get(LOSS_KEY) is None
         assert await shown(node, NAME) == NAME.encode()
     assert not any(f"{created[OTHER]:016x}" in name for name in image(disk))
+    assert not crashes
+
+
+async def test_a_journal_that_is_made_where_an_orphan_was_dropped_begins_empty() -> None:
+    """Its epoch and registers were the orphan's: it took no appends, and had an author that is gone."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        assert await append(node, NAME, b"old", Condition(union={"author": "old"})) is Status.OK
+        await _idle()
+        left = kept_at(disk)
+    flip_key(left, spec_key(NAME))
+    accept(left, {}, may_act=True)
+    drop(left, may_act=True)
+
+    async with running(left, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        assert (
+            await append(node, NAME, b"new", Condition(offset=ByteOffset(0), check={"author": None}))
+            is Status.OK
+        )
+    assert not crashes
+
+
+async def test_a_deletion_that_a_loss_left_undone_is_done_for_a_journal_of_its_name() -> None:
+    """What the store has of it stays, and the page of damage says how it goes."""
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        for content in (b"stored" * 300, b" and more"):
+            assert await append(node, NAME, content) is Status.OK
+        await _until(lambda: len(shelf.objects) > 0, "a fragment is stored")
+        stored = dict(shelf.objects)
+        await node.broker.delete(NAME, None)
+        await node.broker.create(JournalSpec(name=OTHER))
+        await _idle()
+        left = kept_at(disk)
+    ended = [
+        (name, at.start())
+        for name, log in image(left).items()
+        if name.startswith("keyspace/log/")
+        for at in re.finditer(re.escape(spec_key(NAME).encode()), log)
+    ]
+    flip(left, *ended[-1], bit=2)
+    shelf.objects.update(stored)
+    accept(left, {}, may_act=True)
+
+    async with running(left, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        await _idle()
+        assert shelf.objects == stored
+        with pytest.raises(NotFound):
+            await node.broker.delete(NAME, None)
+        await node.broker.create(JournalSpec(name=NAME))
+        await node.broker.delete(NAME, None)
+        assert not shelf.objects
     assert not crashes
 
 

@@ -44,13 +44,7 @@ from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
 from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, accept, report, spans_of
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, SpecChange
-from broadsheet.journal.opening import (
-    OPEN_RETRY_MAX,
-    OPEN_RETRY_MIN,
-    Keys,
-    open_journal,
-    stream_of,
-)
+from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, Keys, open_journal, stream_of
 from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
@@ -58,7 +52,7 @@ from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
 from broadsheet.journal.status import status_of, status_of_opening
 from broadsheet.journal.trimming import Trimming
-from broadsheet.keyspace.core.transaction import Absent, Put
+from broadsheet.keyspace.core.transaction import Absent, Delete, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import OneByOne
@@ -177,7 +171,9 @@ class Broker:
     async def _put(self, spec: JournalSpec) -> JournalInfo:
         passed("journal.create.before_put")
         key = spec_key(spec.name)
-        outcome = await self._context.keyspace.transact([Absent(key)], [Put(key, encode_spec(spec))])
+        # A key space that lost records may have these of a former journal of the name.
+        left = [Delete(epoch_key(spec.name)), Delete(registers_key(spec.name))]
+        outcome = await self._context.keyspace.transact([Absent(key)], [Put(key, encode_spec(spec)), *left])
         passed("journal.create.after_put")
         pair = self._context.keyspace.get(key)
         if not outcome.succeeded:
