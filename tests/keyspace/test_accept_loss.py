@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import broadsheet
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.cli.keyspace import accept, drop
 from broadsheet.errors import Corrupt, InvalidArgument, NotFound, Status
@@ -210,6 +211,30 @@ async def test_a_retention_that_a_lost_record_may_have_ended_removes_nothing_unt
         await node.broker.alter(NAME, None, SpecChange(retained_bytes=1 << 10))
         await _until(lambda: not stored.items() <= shelf.objects.items(), "it removes what is too old")
         assert "retention" not in node.broker.status(NAME).reason
+    assert not crashes
+
+
+async def test_a_change_of_something_else_does_not_say_a_retention_again() -> None:
+    """J2: whoever set a label had content removed that a lost retention had kept."""
+    disk, _ = await lived()
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        both = SpecChange(retention=Duration(3600 * SECOND), retained_bytes=1 << 10)
+        await node.broker.alter(NAME, None, both)
+        await _idle()
+        disk = kept_at(disk)
+    flip_key(disk, spec_key(OTHER))
+    accept(disk, {}, may_act=True)
+
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, is_last=False) as node:
+        await node.broker.replica(NAME)
+        for change in (SpecChange(labels={"team": "a"}), SpecChange(retained_bytes=1 << 10)):
+            with pytest.raises(InvalidArgument, match="retention rests"):
+                await node.broker.alter(NAME, None, change)
+            assert "retention rests" in node.broker.status(NAME).reason
+        await node.broker.alter(NAME, None, both)
+        assert node.broker.status(NAME).reason == ""
+        await node.broker.alter(NAME, None, SpecChange(labels={"team": "a"}))
     assert not crashes
 
 

@@ -12,9 +12,10 @@ from typing import Final
 from msgspec.structs import asdict, replace
 
 from broadsheet.errors import InvalidArgument, NotFound
-from broadsheet.journal.core.spec import JournalSpec, framing_of, spec_key, validate_spec
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, framing_of, spec_key, validate_spec
 from broadsheet.journal.keys import decode_info, encode_spec, is_retention_doubtful
 from broadsheet.journal.messages import JournalInfo, SpecChange
+from broadsheet.journal.remedies import retention_rests
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.failpoints import passed
@@ -51,7 +52,8 @@ async def put_altered(keyspace: Keyspace, journal: JournalInfo, change: SpecChan
     """Put the altered spec of a journal durably. No other alteration of it is under way.
 
     Raises:
-        InvalidArgument: as `altered`. NotFound: it was deleted meanwhile. Nothing changed.
+        InvalidArgument: as `altered`; or its retention rests, and is not said again. NotFound: it was deleted
+            meanwhile. Nothing changed.
         Unknown: it may have been put.
     """
     key = spec_key(journal.name)
@@ -59,8 +61,10 @@ async def put_altered(keyspace: Keyspace, journal: JournalInfo, change: SpecChan
     info = decode_info(pair) if pair is not None else journal
     if pair is None or info.create_revision != journal.create_revision or info.spec.is_deleting:
         raise NotFound(f"journal {journal.name} was deleted meanwhile")
-    spec = altered(info.spec, change)
-    if spec == info.spec and not is_retention_doubtful(keyspace, info):
+    spec, is_doubtful = altered(info.spec, change), is_retention_doubtful(keyspace, info)
+    if is_doubtful and not _says_retention(change, info.spec.fragment):
+        raise InvalidArgument(f"journal {journal.name}: {retention_rests(journal.name)}; nothing changed")
+    if spec == info.spec and not is_doubtful:
         return info
     passed("journal.alter.before_put")
     put = Put(key, encode_spec(spec, created=info.create_revision))
@@ -69,3 +73,9 @@ async def put_altered(keyspace: Keyspace, journal: JournalInfo, change: SpecChan
     if not outcome.succeeded:
         raise NotFound(f"journal {journal.name} was deleted meanwhile")
     return replace(info, spec=spec, mod_revision=outcome.revision)
+
+
+def _says_retention(change: SpecChange, kept: FragmentSpec) -> bool:
+    """Whether it tells each retention that there is: its put ends what keeps them from acting."""
+    is_age_said = change.retention is not None or not kept.retention
+    return is_age_said and (change.retained_bytes is not None or not kept.retained_bytes)

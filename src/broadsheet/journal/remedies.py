@@ -77,8 +77,9 @@ def retention_rests(name: JournalName) -> str:
     """The reason in the status of a journal whose retention removes nothing after a loss of the key space."""
     return (
         "its retention rests, because the key space lost records, and a later retention may have been among"
-        f" them: `broadsheet journals alter {name} --retention` or `--retained-bytes` says it again, and"
-        " `broadsheet keyspace drop-orphans`, while the node is stopped, has all go on as they are"
+        f" them: `broadsheet journals alter {name}` with `--retention`, `--retained-bytes` or both, as it has"
+        " them, says it again, and `broadsheet keyspace drop-orphans`, while the node is stopped, has all go"
+        " on as they are"
     )
 
 
