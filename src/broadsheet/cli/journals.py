@@ -362,7 +362,9 @@ def delete(
 Head = Annotated[
     int | None,
     typer.Option(
-        parser=size_of, metavar="SIZE", help="Where appends go on; the lowest safe offset by default."
+        parser=size_of,
+        metavar="SIZE",
+        help="Where appends go on; the lowest safe offset by default. `--retained-bytes` count from there.",
     ),
 ]
 DRY_RUN: Final = "Without --yes it shows what is lost, changes nothing, and exits with status 4."
