@@ -185,6 +185,29 @@ async def test_a_deletion_that_may_have_ended_takes_nothing_of_a_later_journal_o
     assert not crashes
 
 
+@pytest.mark.parametrize("lost", ["journals/log", "journals/log/segment"])
+async def test_of_an_adopted_journal_that_the_log_does_not_know_no_byte_is_removed(lost: str) -> None:
+    """W7: both logs were lost, and its spool files were the only copy: the start took them for nobody's."""
+    disk, created = await lived()
+    lose(disk, "keyspace/log")
+    for name in [each for each in image(disk) if each.startswith(lost)]:
+        disk.state.remove(name)
+
+    accept(disk, {Revision(created[name]): name for name in ALL}, may_act=True)
+
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        for name in ALL:
+            assert await append(node, name, b"x") is Status.INDEX_HAS_GREATER_OFFSET, name
+            assert f"journals accept-loss {name}" in node.broker.status(name).reason
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        assert (told.head, told.are_registers_lost) == (len(NAME), True)
+        assert await append(node, NAME, b"on") is Status.OK
+    contents = [content for name, content in image(disk).items() if name.startswith("journals/spool/")]
+    assert all(name.encode() in contents for name in ALL)
+    assert not crashes
+
+
 async def test_a_retention_that_a_lost_record_may_have_ended_removes_nothing_until_it_is_said_again() -> None:
     """J2: the record that ended it was lost, and the older one removed what it had kept by then."""
     disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()

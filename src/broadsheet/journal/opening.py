@@ -13,8 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import ByteOffset, Epoch, LogStreamId, Revision
 from broadsheet.errors import Unknown
@@ -100,10 +98,8 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     payloads = [record.payload async for record in context.log.records(stream)]
     # Ask after the records were read: damage ends them early, and may be found only while they are read.
     found = context.log.recovered(stream)
-    if keys.epoch is None and context.log.is_unknown(stream):
-        found = replace(found, is_quarantined=False)  # The journal was never open: it has lost nothing.
     standing_of = partial(stand, context, info, directory, found, payloads, registers=known, stored=listed)
-    settled = decode_epoch(keys.epoch).start if keys.epoch is not None else ByteOffset(0)
+    settled = decode_epoch(keys.epoch).start if keys.epoch is not None else None
     standing, index = await context.disk.run(lambda: (standing_of(settled=settled), Index(listed or ())))
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys, named=named)

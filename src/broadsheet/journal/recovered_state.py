@@ -27,7 +27,7 @@ from broadsheet.journal.core.spool_claims import Claims, claims_of, may_reach
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.seal_file import read_seal, remove_seal, write_seal
-from broadsheet.journal.set_aside import lost_of, set_aside
+from broadsheet.journal.set_aside import lost_of, set_aside, spools_in
 from broadsheet.journal.spool_repair import Witnesses, repair
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered
@@ -53,7 +53,7 @@ def stand(
     payloads: Sequence[bytes],
     *,
     registers: RegisterState | None,
-    settled: ByteOffset,
+    settled: ByteOffset | None,
     stored: Sequence[Fragment] | None,
 ) -> RecoveredState:
     """Combine a journal's log records, the seal of an earlier start, and the spool files. Blocking.
@@ -64,7 +64,8 @@ def stand(
     Args:
         payloads: of the log's records.
         registers: of the registers key.
-        settled: where the journal's epoch began; the registers of all appends below were put.
+        settled: where the journal's epoch began; the registers of all appends below were put. None if there
+            is no epoch key.
         stored: the fragments in the store; None: the store does not answer.
     """
     disk = context.disk
@@ -81,6 +82,7 @@ def stand(
         reason = seal.reason
         if governs(seal, found.record_generation):
             return RecoveredState(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
+    found = found if settled is not None else _without_epoch(context, directory, plan, found)
     if not found.is_quarantined and not found.tail_cut:
         if seal is not None and not reason:
             remove_seal(disk, directory)  # The log holds everything that the seal says.
@@ -93,7 +95,7 @@ def stand(
     is_based = _is_based(plan, payloads)
     suspects = _in_order(found, () if is_based else payloads)  # Their sums include what lies below them.
     claims = claims_of(suspects, is_complete=is_last, is_tail=not found.is_quarantined)
-    witnesses = Witnesses(claims, registers, settled, is_based=is_based, stored=stored or ())
+    witnesses = Witnesses(claims, registers, settled or ByteOffset(0), is_based=is_based, stored=stored or ())
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known
     if is_extended:
@@ -108,7 +110,6 @@ def stand(
     # The log may lack records of any stream. On the same boot acknowledged bytes are in the page cache or in
     # the store. Neither has more of this journal than the plan, so it has lost nothing.
     is_only_suspect = not is_behind and is_all_here
-
     if found.is_quarantined and not is_whole and not is_only_suspect:
         reason = reason or (
             f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"
@@ -127,6 +128,22 @@ def stand(
         lost=tuple(dict.fromkeys((*earlier, *lost))),
     )
     return RecoveredState(plan, reason, seal=sealed, is_sealed=False)
+
+
+def _without_epoch(context: Context, directory: str, plan: RecoveryPlan, found: Recovered) -> Recovered:
+    """What the log told of a journal that has no epoch key.
+
+    If the log has nothing of it either, it was never open, and has lost nothing. But no byte is written
+    before the key is put. So if spool files have content, the key and the records were lost, and perhaps
+    registers with them.
+    """
+    log, stream = context.log, found.stream
+    if log.next_offset(stream) or log.is_quarantined(stream) or found.tail_cut:
+        return found
+    has_content = any(size for _, _, size in spools_in(context.disk, directory))
+    if has_content:
+        plan.registers = None
+    return replace(found, is_quarantined=has_content)
 
 
 def _is_based(plan: RecoveryPlan, payloads: Sequence[bytes]) -> bool:
