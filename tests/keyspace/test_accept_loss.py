@@ -19,6 +19,7 @@ from broadsheet.cli.keyspace import accept, drop
 from broadsheet.errors import Corrupt, InvalidArgument, NotFound, Status
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, epoch_key, registers_key, spec_key
+from broadsheet.journal.deletion import mark_deleted
 from broadsheet.journal.keys import created_at, decode_registers
 from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.orphans import ORPHANS_NAME
@@ -182,6 +183,36 @@ async def test_a_deletion_that_may_have_ended_takes_nothing_of_a_later_journal_o
     accept(left, {again.create_revision: NAME}, may_act=True)
     async with running(left, shelf, seed=3, crashes=crashes, is_last=False) as node:
         assert await shown(node, NAME) == b"stored" * 300 + b" and more"
+    assert not crashes
+
+
+async def test_an_adopted_journal_has_its_own_registers_and_not_those_of_an_earlier_one_of_its_name() -> None:
+    """J6: an older copy of the key space, of a time when the earlier one was being deleted, has its keys."""
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        first = await node.broker.create(JournalSpec(name=NAME))
+        for author in ("a", "b", "c"):
+            assert await append(node, NAME, b"x", Condition(union={"author": author})) is Status.OK
+        await mark_deleted(node.broker._context, first)
+        await _idle()
+        disk = kept_at(disk)
+    older = {name: content for name, content in image(disk).items() if name.startswith("keyspace/")}
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        await _until(lambda: node.keyspace.get(spec_key(NAME)) is None, "the deletion has ended")
+        second = await node.broker.create(JournalSpec(name=NAME))
+        assert await append(node, NAME, b"longer", Condition(union={"author": "d"})) is Status.OK
+        await _idle()
+        disk = kept_at(disk)
+    lose(disk, "keyspace")
+    disk = SimDisk(DiskState.of(image(disk) | older, tuple(disk.state.directories)))
+
+    accept(disk, {second.create_revision: NAME}, may_act=True)
+
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
+        assert await shown(node, NAME) == b"longer"
+        registers = (await node.broker.replica(NAME)).pipeline.committed_registers
+        assert registers is not None
+        assert registers.values == {"author": "d"}
     assert not crashes
 
 

@@ -23,6 +23,7 @@ from broadsheet.journal.keys import created_at
 from broadsheet.journal.orphans import (
     OnDisk,
     adoption,
+    of_their_journals,
     on_disk,
     orphans,
     remove_spools,
@@ -135,21 +136,21 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
         reason = f"{reason}; {named}" if reason else f"{named}: the rest was lost, or this is an older copy"
         standing = msgspec.structs.replace(standing, reason=reason)
     if reason:
-        left_over = msgspec.structs.replace(standing.found, pairs=without_deletions(standing.found.pairs))
-        standing = msgspec.structs.replace(standing, found=left_over)
+        standing = _with(standing, without_deletions(standing.found.pairs))
     is_doubtful = before is not None or bool(reason)
     left = orphans(found.journals, standing.found.pairs) if is_doubtful else []
     if not reason and not wanted:
         raise InvalidArgument("the key space is whole: there is no loss to accept")
     revision = floor(standing, [found.newest])
     added = [_adopted(standing, left, orphan, name, at=revision) for orphan, name in wanted.items()]
+    pairs = of_their_journals((*standing.found.pairs, *added))
+    standing = _with(standing, pairs)
     if may_act:
         now = time.time_ns()
         sound = standing.found.sound if before is None else min(before.sound, standing.found.sound)
         lost_to = before.revision if before is not None and not reason else revision  # Nothing since.
         loss = AcceptedLoss(lost_to, sound, now)
-        give_up(disk, standing, added=added, loss=loss, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
-    pairs = [*standing.found.pairs, *added]
+        give_up(disk, standing, loss=loss, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
     return KeyspaceLoss(
         reason=reason or "the key space is whole, but for what was accepted before",
         sound=standing.found.sound,
@@ -163,6 +164,11 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
         adopted=tuple(wanted.values()),
         is_done=may_act,
     )
+
+
+def _with(standing: StoppedState, pairs: tuple[KeyValue, ...]) -> StoppedState:
+    """The state of a stopped key space with other pairs of its map."""
+    return msgspec.structs.replace(standing, found=msgspec.structs.replace(standing.found, pairs=pairs))
 
 
 def _adopted(
@@ -191,7 +197,7 @@ def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
         remove_spools(disk, left)
         revision = floor(standing, [found.newest])
         now = time.time_ns()
-        give_up(disk, standing, added=(), loss=None, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
+        give_up(disk, standing, loss=None, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
     return DroppedOrphans(left, is_done=may_act)
 
 

@@ -16,7 +16,14 @@ from broadsheet.base.types import JournalName, LogStreamId, Revision
 from broadsheet.errors import Corrupt, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity, decode
-from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec, spec_key, validate_spec
+from broadsheet.journal.core.spec import (
+    SPEC_PREFIX,
+    JournalSpec,
+    epoch_key,
+    registers_key,
+    spec_key,
+    validate_spec,
+)
 from broadsheet.journal.deletion import remove_all
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
@@ -169,6 +176,20 @@ def without_deletions(pairs: Iterable[KeyValue]) -> tuple[KeyValue, ...]:
     made since. Whoever finished the deletion would remove what that one has in the store.
     """
     return tuple(pair for pair in pairs if not _is_marked(pair))
+
+
+def of_their_journals(pairs: Sequence[KeyValue]) -> tuple[KeyValue, ...]:
+    """The pairs, without epoch and registers keys that are older than the journal of their name.
+
+    They are of an earlier journal of the name, whose deletion was lost: its registers are not the other's.
+    """
+    created = {
+        key_of(JournalName(pair.key.removeprefix(SPEC_PREFIX))): pair.create_revision
+        for pair in pairs
+        if pair.key.startswith(SPEC_PREFIX)
+        for key_of in (epoch_key, registers_key)
+    }
+    return tuple(pair for pair in pairs if pair.mod_revision >= created.get(pair.key, 0))
 
 
 def _is_marked(pair: KeyValue) -> bool:

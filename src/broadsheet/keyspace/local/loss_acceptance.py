@@ -17,7 +17,6 @@ from broadsheet.errors import Corrupt
 from broadsheet.keyspace.core.loss import LOSS_KEY, AcceptedLoss, decode_loss, loss_pair
 from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.salvage import CreatedAt, LostRevisions, Read, Salvage, salvage
-from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.local.keyspace import STREAM
 from broadsheet.keyspace.local.role import LOG_DIRECTORY
 from broadsheet.keyspace.local.seal_file import (
@@ -117,7 +116,6 @@ def give_up(
     disk: Disk,
     standing: StoppedState,
     *,
-    added: Sequence[KeyValue],
     loss: AcceptedLoss | None,
     revision: Revision,
     chunk_bytes: int,
@@ -126,11 +124,10 @@ def give_up(
     """Write the seal that the next start of the key space loads. Blocking; repeatable.
 
     Args:
-        added: keys that the operator adds.
         loss: the accepted loss to record in the map; None if nothing is missing any more.
         revision: the revision at which the map goes on.
     """
-    pairs = {pair.key: pair for pair in (*standing.found.pairs, *added) if pair.key != LOSS_KEY}
+    pairs = {pair.key: pair for pair in standing.found.pairs if pair.key != LOSS_KEY}
     if loss is not None:
         pairs[LOSS_KEY] = loss_pair(loss)
     if standing.reason:
