@@ -216,6 +216,17 @@ async def test_an_adopted_journal_has_its_own_registers_and_not_those_of_an_earl
     assert not crashes
 
 
+async def test_where_both_logs_are_lost_the_spool_directories_tell_of_the_journals() -> None:
+    """The node started empty, and the next journals took over their numbers, with their spool files."""
+    disk, created = await lived()
+    lose(disk, "keyspace/log")
+    lose(disk, "journals/log")
+
+    await refuses(disk, f"created at revision {created[THIRD]}.*keyspace accept-loss")
+
+    assert [each.revision for each in accept(disk, {}, may_act=False).orphans] == sorted(created.values())
+
+
 @pytest.mark.parametrize("lost", ["journals/log", "journals/log/segment"])
 async def test_of_an_adopted_journal_that_the_log_does_not_know_no_byte_is_removed(lost: str) -> None:
     """W7: both logs were lost, and its spool files were the only copy: the start took them for nobody's."""

@@ -46,7 +46,7 @@ from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, accept, rep
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, SpecChange
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, Keys, open_journal, stream_of
 from broadsheet.journal.opening_turns import OpeningTurns
-from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
+from broadsheet.journal.orphans import Kept, drop_orphans
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
@@ -82,12 +82,8 @@ class Broker:
 
         Returns:
             Streams that are kept though no key names them, because the Keyspace may have lost the key.
-
-        Raises:
-            Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
         """
         context = self._context
-        refuse_older_keyspace(context)
         known: dict[int, None] = {0: None}
         for pair in context.keyspace.range(SPEC_PREFIX):
             info = decode_info(pair)

@@ -98,7 +98,8 @@ def spool_directories(disk: Disk) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for name in disk.list(SPOOL_DIRECTORY):
         with suppress(ValueError):
-            found.append((int(name, 16), f"{SPOOL_DIRECTORY}/{name}"))
+            if name == f"{(revision := int(name, 16)):016x}":  # Others are not ours.
+                found.append((revision, f"{SPOOL_DIRECTORY}/{name}"))
     return found
 
 
@@ -108,16 +109,20 @@ def orphans(found: Sequence[OnDisk], pairs: Iterable[KeyValue]) -> list[OnDisk]:
     return [each for each in found if each.revision not in named]
 
 
-def refuse_older_keyspace(context: Context) -> None:
-    """Refuse a key space that is older than a journal in the log, and so cannot name it.
+def refuse_older_keyspace(context: Context, directories: Iterable[tuple[int, str]]) -> None:
+    """Refuse a key space that is older than a journal on the disk, and so cannot name it.
+
+    Args:
+        directories: the spool directories. They tell of a journal even if both logs are lost.
 
     Raises:
-        Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
+        Corrupt: there is a journal that is younger than the key space. Nothing was changed.
     """
-    youngest = max(context.log.streams(), default=LogStreamId(0))  # A stream is a create revision.
+    revisions = [*context.log.streams(), *(revision for revision, _ in directories)]
+    youngest = max(revisions, default=0)  # Streams and directories are named by create revisions.
     if youngest > context.keyspace.revision:
         raise Corrupt(
-            f"the log of the journals holds one that was created at revision {youngest}, but the key space"
+            f"the journals have one that was created at revision {youngest}, but the key space"
             f" ends at {context.keyspace.revision}: it was lost, or is an older copy; restore keyspace/ as"
             f" it was with journals/, or {REMEDY}"
         )

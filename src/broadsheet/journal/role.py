@@ -22,7 +22,7 @@ from broadsheet.journal.core.records import decode, encode_identity
 from broadsheet.journal.core.spec import EPOCH_PREFIX
 from broadsheet.journal.keys import decode_epoch
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
-from broadsheet.journal.orphans import write_down
+from broadsheet.journal.orphans import refuse_older_keyspace, spool_directories, write_down
 from broadsheet.journal.readiness import probe_stores, troubles
 from broadsheet.journal.service import Service
 from broadsheet.journal.store_health import StoreTimes
@@ -113,6 +113,7 @@ class JournalsRole:
         await ports.disk.run(partial(ports.disk.make_dir, SPOOL_DIRECTORY))
         # Makes the directories of all journals durable in one sync.
         await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))
+        refuse_older_keyspace(context, await ports.disk.run(partial(spool_directories, ports.disk)))
         await ports.disk.run(context.staging.clear)
         broker = Broker(context)
         scope.defer(broker.close)
