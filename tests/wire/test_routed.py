@@ -247,6 +247,26 @@ async def test_a_connection_that_its_node_leaves_is_closed_also_if_the_node_does
         await until(lambda: closed == 3)
 
 
+@pytest.mark.parametrize("status", [Status.REMOTE_PROTOCOL, Status.UNKNOWN, Status.THROTTLED])
+async def test_what_a_node_did_not_look_at_is_sent_again_whatever_made_it_leave(status: Status) -> None:
+    """A node gives up whoever it did not hear for 40 s, as of a breach of the protocol.
+
+    What it was asked meanwhile failed with that, neither `Refused` nor `Unknown`, and was not sent again.
+    """
+    async with world() as w, routed(w) as r:
+        connection = await r.pool.connection(w.address)
+        calls = [
+            asyncio.ensure_future(r.call("test.echo", Echo(), reply=Echo)),
+            asyncio.ensure_future(r.open_run("test.append", Echo(), reply=Empty)),
+        ]
+        served = next(iter(w.server.connections.values()))
+        served.machine.fail(status, "the peer gave no answer to 3 pings")
+        served.take_events(w.ports.time.now())
+
+        await asyncio.gather(*calls)
+        assert not connection.is_usable
+
+
 async def test_runs_and_streams_are_routed_too() -> None:
     """The same addresses, the same patience."""
     async with world() as a, routed(a, addresses=("127.0.0.1:1", a.address)) as r:

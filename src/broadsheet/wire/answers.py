@@ -4,7 +4,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from broadsheet.errors import BY_STATUS, BroadsheetError, Refused, RemoteProtocolError, Status, Unknown
+from broadsheet.errors import (
+    BY_STATUS,
+    BroadsheetError,
+    Refused,
+    RemoteProtocolError,
+    Status,
+    Unknown,
+    Unreachable,
+)
 from broadsheet.wire import frame as f
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -14,6 +22,12 @@ def error_of(status: Status, message: str, hint: str = "") -> BroadsheetError:
     """The error that a status on the wire stands for."""
     kind = BY_STATUS.get(status, Unknown)
     return kind(message, hint=hint) if issubclass(kind, Refused) else kind(message)
+
+
+def unseen(status: Status, message: str) -> Refused:
+    """The refusal of a request that its node did not look at, whatever the status of its GOAWAY."""
+    error = error_of(status, message)
+    return error if isinstance(error, Refused) else Unreachable(f"the node gave the connection up: {message}")
 
 
 def decode(body: memoryview, kind: type[R], method: str) -> R:

@@ -37,7 +37,7 @@ from broadsheet.errors import (
 )
 from broadsheet.wire import argument_checks
 from broadsheet.wire import frame as f
-from broadsheet.wire.answers import decode, decode_outcome, error_of
+from broadsheet.wire.answers import decode, decode_outcome, error_of, unseen
 from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts, large_slab_bytes
 from broadsheet.wire.dialling_machine import DiallerConnection
@@ -457,7 +457,6 @@ class ClientConnection(ConnectionProtocol):
         self._runs: dict[int, ClientRunStream] = {}
         self._unsent: dict[int, None] = {}
         self._waiting = StreamSlots(self)
-        self._away: GoAwayReceived | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -688,19 +687,17 @@ class ClientConnection(ConnectionProtocol):
 
     def _on_goaway(self, event: GoAwayReceived) -> None:
         """Refuse the streams above `last_stream`: the node has certainly not executed them."""
-        self._away = event
         self.reason = self.reason or event.message
         if not self.ready.done():
-            self.ready.set_exception(error_of(event.status, event.message))
+            self.ready.set_exception(unseen(event.status, event.message))
             self.end(event.message)
             return
         hit("wire.goaway")
-        refusal = event.status if event.status is not Status.UNKNOWN else Status.SHUTTING_DOWN
         for stream in [each for each in self.machine.streams if each > event.last_stream]:
             self.machine.cancel(stream)
-            self._settle(stream, error_of(refusal, event.message))
+            self._settle(stream, unseen(event.status, event.message))
         for run in list(self._runs.values()):
-            run.on_away(error_of(refusal, event.message))
+            run.on_away(unseen(event.status, event.message))
         self._waiting.wake()
 
     def _settle(self, stream: int, error: BroadsheetError) -> None:
