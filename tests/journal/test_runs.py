@@ -19,6 +19,7 @@ from broadsheet.errors import (
     NotFound,
     Refused,
     ShuttingDown,
+    Status,
     Throttled,
     Unknown,
     Unreachable,
@@ -27,7 +28,9 @@ from broadsheet.journal.client_batches import STREAMS_KEPT, Batches
 from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.messages import Commit, JournalInfo, RunReply, RunRequest
 from broadsheet.journal.service import ROWS
+from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import RunOpened
+from broadsheet.wire.run import Run
 from tests.journal.node_process import CONFIG, NodeProcess
 from tests.wire.harness import Log, until, world
 
@@ -154,6 +157,40 @@ async def test_appends_to_a_journal_that_was_made_again_are_all_taken(tmp_path: 
         node.kill()
 
 
+class Deleted(Log):
+    """A journal that was deleted: it refuses its runs when it is told, and from then on."""
+
+    def place(self, run: Run) -> None:
+        run.answer(Status.NOT_FOUND, message="it was deleted")
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+async def test_appends_that_wait_for_room_are_taken_by_a_journal_that_was_made_again(
+    is_together: bool,
+) -> None:
+    """The first answer ended the old stream, and whoever waited there was refused, as unreachable."""
+    contents = [bytes([n]) * LENGTH for n in range(20)]
+    limits = WireLimits(frame_bytes_max=128 << 10, window_bytes=300 << 10)
+    async with world(limits) as w, asyncio.timeout(20):
+        gone, made = Deleted(), Log()
+        gone.is_holding = True
+        opened = [gone, made]
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(lambda _, request: open_run(opened.pop(0), request, LENGTH))
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+            journals = client.journals
+            appends: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(journals.append(NAME, content)) for content in contents[:10]
+            ]
+            if is_together:
+                appends.append(asyncio.ensure_future(journals.append_many(NAME, contents[10:])))
+            await until(lambda: sum(run.size for run in gone.held) + LENGTH > limits.window_bytes)
+            gone.release()
+            await asyncio.gather(*appends)
+            assert sorted(marks(bytes(made.content))) == [*range(20 if is_together else 10)]
+
+
 async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path: Path) -> None:
     """It stood in a queue without end, and was appended minutes after its caller had given up."""
     node = NodeProcess(tmp_path)
@@ -254,10 +291,10 @@ async def test_a_client_whose_node_is_gone_closes_at_once(tmp_path: Path) -> Non
         node.kill()
 
 
-async def open_run(log: Log, request: RunRequest) -> RunOpened:
+async def open_run(log: Log, request: RunRequest, run_bytes_max: int = 1 << 20) -> RunOpened:
     """The node's answer to a client that appends to `log`."""
     info = JournalInfo(JournalSpec(name=request.journal), Revision(1), Revision(1))
-    return RunOpened(body=RunReply(journal=info, run_bytes_max=1 << 20), sink=log)
+    return RunOpened(body=RunReply(journal=info, run_bytes_max=run_bytes_max), sink=log)
 
 
 async def test_a_client_leaves_though_an_append_that_was_given_up_is_never_answered() -> None:

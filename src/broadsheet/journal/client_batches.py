@@ -152,18 +152,21 @@ class Batches:
     ) -> tuple[Sequence[Sequence[Buffer]], list[Acknowledged | BaseException]]:
         """The frames of `contents`, and their answers.
 
-        If all were refused because the stream's journal was deleted, they are sent again on a new stream: a
-        same-named journal may have been made since. If there is none, it does not open.
+        If all were refused because the stream's journal was deleted, or nothing was sent because the stream
+        had ended, they are sent on a new stream, as `_retry` does.
         """
         while True:
+            self._callers[called] = False
             stream = await self._open()
             self._callers[called] = True
             frames = _frames(contents, self._frame_bytes_max)
             answers = await self._submit_all(stream, frames)
             if any(isinstance(each, Unknown | ShuttingDown | NotFound) for each in answers):
                 self._drop(stream)
-            is_deleted = any(isinstance(each, NotFound) for each in answers)
-            if not (is_deleted and all(isinstance(each, Refused) for each in answers)):
+            is_of_none = stream.has_ended and any(
+                isinstance(each, NotFound | Unreachable) for each in answers
+            )
+            if not (is_of_none and all(isinstance(each, Refused) for each in answers)):
                 return frames, answers
 
     async def _submit_all(
@@ -238,6 +241,7 @@ class Batches:
                 batch = self._take()
                 if not batch:
                     break
+                stream = None
                 try:
                     stream = await self._open()
                     batch = self._fitting(_wanted(batch))
@@ -246,8 +250,10 @@ class Batches:
                     self._callers |= dict.fromkeys([waiter for _, waiter in batch], True)
                     future = await stream.submit([content for content, _ in batch])
                 except BroadsheetError as error:
-                    self._stream = None
-                    _fail(batch, error)
+                    if stream is not None and stream.has_ended:
+                        self._retry(batch, stream)  # It ended while they waited for room.
+                    else:
+                        _fail(batch, error)
                     continue
                 except asyncio.CancelledError:
                     _fail(batch, ShuttingDown("the client was closed before it was sent"))
@@ -288,10 +294,10 @@ class Batches:
             stream.finish()
 
     def _retry(self, batch: list[Waiter], stream: ClientRunStream) -> None:
-        """Send a batch of appends again on a new stream: a same-named journal may have been made since.
+        """Send a batch of appends on a new stream, because nothing of it was appended by the old one.
 
-        The old stream belongs to the deleted journal, so nothing of the batch was appended. If there is no
-        other journal of that name, no stream opens.
+        Its journal was deleted, and a same-named one may have been made since; or the stream ended before the
+        batch was sent. If there is no journal of that name, or no node, no stream opens.
         """
         self._drop(stream)
         self._ready[:0] = batch = _wanted(batch)
