@@ -22,7 +22,7 @@ from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core import value as module
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
-from broadsheet.control.core.messages import AcceptedBallot, Prepare, Read
+from broadsheet.control.core.messages import Accept, AcceptedBallot, Held, Prepare, Read
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, NO_BALLOT, Acceptor, Ballot
@@ -533,6 +533,22 @@ async def test_a_closed_metastore_says_that_it_stops(tmp_path: Path) -> None:
 
         with pytest.raises(ShuttingDown, match="is stopping: nothing was sent"):
             await nodes[0].compare_and_set(version, b"x")
+
+
+async def test_a_ballot_that_somebody_used_before_its_proposer_ends_no_node(tmp_path: Path) -> None:
+    """access.7: one message of whoever may speak as a peer ended the process at its next change."""
+    async with majority(tmp_path) as (first, second, _):
+        await first.compare_and_set(1, b"kept")
+        address, own = first.proposer.address(first.node), first.acceptor.acceptor
+        held = await second._carry(address, Read(NodeId("x"), (1, 0), NO_BALLOT))
+        assert isinstance(held, Held)
+        assert held.value is not None
+        taken = structs.replace(held.promised, counter=held.promised.counter + 1)
+        accept = Accept(NodeId("x"), taken, own, held.value, held.ballot, held.value.sets)
+        assert await second._carry(address, accept) == AcceptedBallot(own, taken)
+
+        assert (await first.compare_and_set(2, b"more")).version == 3
+        assert (await second.read()).document == b"more"
 
 
 async def test_calls_to_a_peer_are_counted_back_one_by_one(tmp_path: Path) -> None:

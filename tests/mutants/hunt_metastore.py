@@ -8,7 +8,7 @@ from random import Random
 
 from broadsheet.base.types import RequestId
 from broadsheet.control.core.operation import Answer
-from broadsheet.errors import RemoteProtocolError, Status
+from broadsheet.errors import Status
 from simulator.checkers.linearizable import check_linearizable
 from simulator.history import History, Operation
 from simulator.workload import Violation
@@ -50,10 +50,7 @@ class Hunt:
         random, cluster = self.random, self.cluster
         act = random.random()
         if act < 0.68 and cluster.flying:
-            try:
-                cluster.deliver(random.randrange(len(cluster.flying)), keep=random.random() < 0.4)
-            except RemoteProtocolError:
-                return  # As a host: the message is dropped.
+            cluster.deliver(random.randrange(len(cluster.flying)), keep=random.random() < 0.4)
         elif act < 0.72 and cluster.flying:
             cluster.flying.pop(random.randrange(len(cluster.flying)))
         elif act < 0.90:

@@ -30,7 +30,7 @@ from broadsheet.control.core.messages import (
     Why,
 )
 from broadsheet.control.core.value import LEAP_MAX, NO_BALLOT, Accepted, Acceptor, Ballot
-from broadsheet.errors import Corrupt, RemoteProtocolError
+from broadsheet.errors import Corrupt
 
 FORMAT: Final = 1
 """Version of the acceptor's records; a greater one is refused."""
@@ -152,11 +152,7 @@ class AcceptorMachine:
         return self.memory.acceptor
 
     def step(self, event: AcceptorEvent | Tick, now: Instant) -> list[AcceptorEffect]:
-        """Apply one event to the acceptor; return what the host must now do, in order.
-
-        Raises:
-            RemoteProtocolError: a ballot came with two values. Nothing changed.
-        """
+        """Apply one event to the acceptor; return what the host must now do, in order."""
         del now  # An acceptor has no timeouts.
         handler = self._handlers.get(type(event))
         return [] if handler is None else handler(self, event)
@@ -189,11 +185,9 @@ class AcceptorMachine:
         accepted = self.memory.accepted
         answer = AcceptedBallot(self.acceptor, event.ballot)
         if event.acceptor == self.acceptor and accepted is not None and accepted.ballot == event.ballot:
-            if (accepted.value.version, accepted.value.attempts) != (
-                event.value.version,
-                event.value.attempts,
-            ):
-                raise RemoteProtocolError(f"ballot {event.ballot} came with two values")
+            held, value = accepted.value, event.value
+            if (held.version, held.attempts) != (value.version, value.attempts):
+                return self._reject(event, Why.BALLOT)  # Who sent one of them is no proposer.
             return self._answer(event.sender, answer)  # A repetition.
         if (why := self._refusal(event, is_accept=True)) is not None:
             return self._reject(event, why)

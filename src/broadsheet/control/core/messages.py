@@ -76,7 +76,7 @@ class Why(IntEnum):
     """Why an acceptor refuses."""
 
     BALLOT = 1
-    """The acceptor has promised a greater ballot."""
+    """The acceptor has promised a greater ballot, or has accepted another value under this one."""
     SETS = 2
     """The acceptor has accepted a value with other acceptor sets, under a ballot above the proposer's basis.
     The answer holds that value."""
