@@ -297,9 +297,12 @@ async def test_back_off_is_jittered_and_bounded() -> None:
         assert len(set(pauses[11])) > 40
 
 
-@pytest.mark.parametrize("address", ["a..b:1", "x" * 70 + ".test:1", "nowhere"])
+@pytest.mark.parametrize("address", ["a..b:1", "x" * 70 + ".test:1", "nowhere", "a\0b:1"])
 async def test_an_address_that_can_be_none_is_refused(address: str) -> None:
-    """A name that cannot be looked up ended the dial without a word: its caller waited for ever."""
+    """A name that cannot be looked up ended the dial without a word: its caller waited for ever.
+
+    One with a zero byte, in a `metastore.replace`, ended the node (wire.9).
+    """
     async with world() as w, routed(w, addresses=(address,)) as caller, asyncio.timeout(5):
         with pytest.raises(InvalidArgument, match="address"):
             await caller.call("test.echo", Echo(), reply=Echo)

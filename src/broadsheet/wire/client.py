@@ -775,7 +775,7 @@ async def dial(
         raise Unreachable(f"{address} did not answer in {limits.dial_timeout // MILLISECOND} ms") from error
     except OSError as error:
         raise Unreachable(f"{address} cannot be reached: {error}") from error
-    except UnicodeError as error:
+    except ValueError as error:  # Not UTF-8, too long for a name, or with a zero byte.
         raise InvalidArgument(f"address {address!r} names no host: {error}") from error
     except BaseException:
         _abort(made)
