@@ -31,7 +31,7 @@ from broadsheet.message.spans import sequence
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import session, start
-from broadsheet.spark.encode import frames
+from broadsheet.spark.encode import bytes_of, frames
 
 SCHEMA = "key long, ts long, amount double"
 PARTS = 2
@@ -59,7 +59,7 @@ def fill(journals: Any, name: str, framing: Framing, rows: range, file: Path | N
     for at in range(0, len(column), ROWS_PER_APPEND):
         part = column.slice(at, ROWS_PER_APPEND)
         first = stamper.reserve(journal, framing, len(part), WALL)
-        framed = frames(framing, part, stamper.producer, first, Flag.CONTINUE)
+        framed = bytes_of(frames(framing, part, stamper.producer, first, Flag.CONTINUE))
         everything.append(framed + stamper.intents()[0].content())
         journals.append(name, everything[-1])
     return b"".join(everything)

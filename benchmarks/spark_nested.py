@@ -35,7 +35,7 @@ from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import session, start
-from broadsheet.spark.encode import frames
+from broadsheet.spark.encode import bytes_of, frames
 
 SCHEMA = (
     "id long, ts timestamp, user struct<name: string, tags: array<string>, geo: struct<lat: double, "
@@ -171,7 +171,9 @@ class Bench:
         def journal(_: int) -> None:
             wall = WallTime(time.time_ns())
             first = stamper.reserve(JournalName("bench/small"), JSON_LINES, BATCH_ROWS, wall)
-            self.journals.append("bench/small", frames(JSON_LINES, column, stamper.producer, first, 0))
+            self.journals.append(
+                "bench/small", bytes_of(frames(JSON_LINES, column, stamper.producer, first, 0))
+            )
 
         def file(number: int) -> None:
             draft = self.root / "draft"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from broadsheet.errors import ConfigError, InvalidArgument
 from broadsheet.message.clock import TICK
-from broadsheet.message.framing import FIXED, JSON_LINES, framed
+from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
-from broadsheet.spark.encode import bodies, frames
+from broadsheet.spark.encode import bodies, bytes_of, frames, portions, rows_framed
 
 PRODUCER, FIRST = ProducerId(0x010203040506), Clock(1 << 60)
 json_bodies = st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=8))).map(
@@ -26,7 +26,7 @@ def test_json_lines_are_those_of_the_scalar(rows: list[bytes], cut: int) -> None
     rows = [row for row in rows if b'"_meta"' not in row]
     column = pa.array([b"xx"] * cut + rows, pa.large_binary())[cut:]
 
-    assert frames(JSON_LINES, column, PRODUCER, FIRST, Flag.CONTINUE) == b"".join(
+    assert bytes_of(frames(JSON_LINES, column, PRODUCER, FIRST, Flag.CONTINUE)) == b"".join(
         framed(JSON_LINES, pack(PRODUCER, Clock(FIRST + n * TICK), 1), row) for n, row in enumerate(rows)
     )
 
@@ -34,7 +34,7 @@ def test_json_lines_are_those_of_the_scalar(rows: list[bytes], cut: int) -> None
 @given(st.lists(st.binary(max_size=20)))
 def test_fixed_frames_are_those_of_the_scalar(rows: list[bytes]) -> None:
     """As above."""
-    assert frames(FIXED, pa.array(rows, pa.large_binary()), PRODUCER, FIRST, Flag.ACK) == b"".join(
+    assert bytes_of(frames(FIXED, pa.array(rows, pa.large_binary()), PRODUCER, FIRST, Flag.ACK)) == b"".join(
         framed(FIXED, pack(PRODUCER, Clock(FIRST + n * TICK), 2), row) for n, row in enumerate(rows)
     )
 
@@ -45,6 +45,47 @@ def test_a_body_with_the_uuids_field_is_refused() -> None:
 
     with pytest.raises(InvalidArgument, match="_meta"):
         frames(JSON_LINES, column, PRODUCER, FIRST, 0)
+
+
+@pytest.mark.parametrize("framing", [JSON_LINES, FIXED])
+def test_rows_are_framed_as_their_bodies_would_be(framing: Framing) -> None:
+    """Columns and heads are joined at once; a body by itself is what the format says."""
+    texts = pa.array(["plain", "\n", 'a "_meta" b', "_meta", "", None, "é", "x"])
+    columns = {"a": [1, None, 3, 4, 5, 6, 7, 8], "journal": ["a/b"] * 8, "t": texts}
+    nested = pa.StructArray.from_arrays([texts], ["_meta"])
+    for more in ({}, {"n": nested}, {'"é\n': texts}, {"value": pa.array([b"{}", b' {"a":1}'] * 4)}):
+        for batch in (pa.record_batch(columns | more), pa.record_batch(columns | more)[3:6]):
+            out = rows_framed(
+                framing, batch, frozenset({"journal"}), producer=PRODUCER, first=FIRST, flags=Flag.CONTINUE
+            )
+            assert bytes_of(out) == b"".join(
+                framed(framing, pack(PRODUCER, Clock(FIRST + n * TICK), 1), body)
+                for n, body in enumerate(bodies(batch, frozenset({"journal"})).to_pylist())
+            )
+    with pytest.raises(InvalidArgument, match="_meta"):
+        rows_framed(
+            JSON_LINES,
+            pa.record_batch({"_meta": [1]}),
+            frozenset(),
+            producer=PRODUCER,
+            first=FIRST,
+            flags=Flag.CONTINUE,
+        )
+
+
+@given(st.lists(st.binary(max_size=9)), st.integers(0, 3), st.integers(1, 30))
+def test_portions_are_whole_rows_up_to_a_limit(rows: list[bytes], cut: int, bytes_max: int) -> None:
+    """An append that ends within a row could be the last one that a task makes."""
+    column = pa.array([b"xx"] * cut + rows, pa.large_binary())[cut:]
+
+    ends = {0, *(len(b"".join(rows[: at + 1])) for at in range(len(rows)))}
+    at = 0
+    for portion in portions(column, bytes_max):
+        assert bytes_of(column)[at : at + len(portion)] == portion
+        assert len(portion) <= bytes_max or portion in rows
+        at += len(portion)
+        assert at in ends
+    assert at == len(bytes_of(column)) == len(b"".join(rows))
 
 
 def test_a_row_without_value_becomes_an_object_of_its_columns() -> None:

@@ -31,7 +31,7 @@ from broadsheet.message.producer_state import begun
 from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from broadsheet.spark import sink, start
-from broadsheet.spark.encode import bodies, frames
+from broadsheet.spark.encode import bodies, bytes_of, frames
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.options import Options
 from broadsheet.spark.read import rows_of
@@ -127,7 +127,9 @@ def test_a_key_is_the_bytes_that_chose_its_journal(
     )
 
     for journal, rows in by_column.split(batch):
-        content = frames(JSON_LINES, bodies(rows, frozenset()), ProducerId(1), Clock(160), Flag.OUTSIDE)
+        content = bytes_of(
+            frames(JSON_LINES, bodies(rows, frozenset()), ProducerId(1), Clock(160), Flag.OUTSIDE)
+        )
         columns = schema(k=kind, x=LongType(), key=BinaryType())
         found = read(content, columns, keyColumn="k")
         assert found.column("key").to_pylist() == [expected[x] for x in rows.column("x").to_pylist()]
@@ -208,7 +210,9 @@ def test_headers_are_a_nested_column_of_a_message() -> None:
     ]
     kind = pa.struct([("key", pa.string()), ("value", pa.binary())])
     batch = pa.RecordBatch.from_pylist(rows, pa.schema([("x", pa.int64()), ("headers", pa.list_(kind))]))
-    content = frames(JSON_LINES, bodies(batch, frozenset()), ProducerId(1), Clock(160), Flag.OUTSIDE)
+    content = bytes_of(
+        frames(JSON_LINES, bodies(batch, frozenset()), ProducerId(1), Clock(160), Flag.OUTSIDE)
+    )
 
     assert read(content, columns).to_pylist() == rows
 

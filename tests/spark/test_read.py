@@ -17,7 +17,7 @@ from broadsheet.message.replay import Read
 from broadsheet.message.spans import update
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
-from broadsheet.spark.encode import frames
+from broadsheet.spark.encode import bytes_of, frames
 from broadsheet.spark.meta_columns import META
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
@@ -36,7 +36,7 @@ def body_of(framing: Framing, n: int) -> bytes:
 def test_a_message_with_an_empty_body_is_a_row(framing: Framing, empty: bytes, flags: Flag) -> None:
     """The sink wrote and acknowledged it, and no reader saw it: it was taken for an acknowledgement."""
     bodies = pa.array([empty, body_of(framing, 1), empty], pa.large_binary())
-    content = frames(framing, bodies, ProducerId(1), Clock(160), flags)
+    content = bytes_of(frames(framing, bodies, ProducerId(1), Clock(160), flags))
     content += framed(framing, pack(ProducerId(1), Clock(640), Flag.ACK), b"")
     columns = pa.schema([("clock", META["clock"])])
 

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from broadsheet.errors import InvalidArgument
 
-_TEXT: Final = pa.large_string()
-_Piece: TypeAlias = str | pa.Array
+TEXT: Final = pa.large_string()
+Piece: TypeAlias = str | pa.Array
 """Text that is the same in each row, or the texts of the rows."""
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 """What JSON text may not contain as it is."""
@@ -38,10 +38,19 @@ def texts(column: pa.Array) -> pa.Array:
         InvalidArgument: a text is no UTF-8, a time lies outside the years 1 to 9999, or a map has keys that
             the fields of an object cannot have.
     """
-    return _join(_pieces(column))
+    return concatenated(_pieces(column))
 
 
-def _pieces(column: pa.Array) -> list[_Piece]:
+def object_pieces(column: pa.StructArray) -> "list[Piece]":
+    """The pieces of text that are the JSON of each value of `column`, of which none is null, in their order.
+
+    Raises:
+        InvalidArgument: as `texts`.
+    """
+    return _object(column)
+
+
+def _pieces(column: pa.Array) -> list[Piece]:
     """Pieces of text that are the JSON of each value if they stand back to back; none is null.
 
     The pieces of a struct are joined with what stands around it, because each join copies all bytes.
@@ -49,10 +58,10 @@ def _pieces(column: pa.Array) -> list[_Piece]:
     found = _of_known(column)
     if not column.null_count:
         return found
-    return [pc.if_else(column.is_valid(), _join(found), pa.scalar("null", _TEXT))]
+    return [pc.if_else(column.is_valid(), concatenated(found), pa.scalar("null", TEXT))]
 
 
-def _of_known(column: pa.Array) -> list[_Piece]:
+def _of_known(column: pa.Array) -> list[Piece]:
     """As `_pieces`, but the text of a value that is null is anything."""
     kind, types = column.type, pa.types
     if types.is_struct(kind):
@@ -62,13 +71,13 @@ def _of_known(column: pa.Array) -> list[_Piece]:
     if types.is_map(kind):
         return _map(column)
     if types.is_string(kind) or types.is_large_string(kind):
-        return _quoted_text(column.cast(_TEXT))
+        return _quoted_text(column.cast(TEXT))
     if types.is_integer(kind) or types.is_boolean(kind):
-        return [column.cast(_TEXT)]
+        return [column.cast(TEXT)]
     if types.is_float32(kind) or types.is_float64(kind):
         return [_floats(column)]
     if types.is_decimal(kind):
-        return ['"', column.cast(_TEXT), '"']
+        return ['"', column.cast(TEXT), '"']
     if types.is_date32(kind) or (types.is_timestamp(kind) and kind.unit == "us"):
         return _time(column)
     return [_one_by_one(column)]
@@ -81,28 +90,28 @@ def in_utc(column: pa.Array) -> pa.Array:
     return column.cast(pa.timestamp(kind.unit, "UTC")) if is_zoned else column
 
 
-def _object(column: pa.StructArray) -> list[_Piece]:
-    pieces: list[_Piece] = []
+def _object(column: pa.StructArray) -> list[Piece]:
+    pieces: list[Piece] = []
     for at, field in enumerate(column.type.fields):
         name = msgspec.json.encode(field.name).decode()
         pieces += [f"{',' if at else '{'}{name}:", *_pieces(column.field(at))]
-    return [*pieces, "}"] if pieces else [pa.repeat(pa.scalar("{}", _TEXT), len(column))]
+    return [*pieces, "}"] if pieces else [pa.repeat(pa.scalar("{}", TEXT), len(column))]
 
 
-def _list(column: pa.ListArray) -> list[_Piece]:
+def _list(column: pa.ListArray) -> list[Piece]:
     first, last, offsets = _bounds(column)
     items = texts(column.values.slice(first, last - first))
     return ["[", _joined(offsets, items), "]"]
 
 
-def _map(column: pa.MapArray) -> list[_Piece]:
+def _map(column: pa.MapArray) -> list[Piece]:
     first, last, offsets = _bounds(column)
     keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
     names = _names(keys)
     rows = np.repeat(np.arange(len(column)), np.diff(offsets))
     if pa.table({"row": rows, "name": names}).group_by(["row", "name"]).aggregate([]).num_rows < len(rows):
         raise InvalidArgument(f"{_NO_OBJECT}: a key occurs twice. {_MAP_REMEDY}")
-    return ["{", _joined(offsets, _join([names, ":", *_pieces(items)])), "}"]
+    return ["{", _joined(offsets, concatenated([names, ":", *_pieces(items)])), "}"]
 
 
 def _names(keys: pa.Array) -> pa.Array:
@@ -111,7 +120,7 @@ def _names(keys: pa.Array) -> pa.Array:
     if types.is_boolean(kind) or types.is_nested(kind):
         raise InvalidArgument(f"{_NO_OBJECT}: its keys are {kind}. {_MAP_REMEDY}")
     found = texts(keys)
-    return _join(['"', found, '"']) if types.is_integer(kind) or types.is_floating(kind) else found
+    return concatenated(['"', found, '"']) if types.is_integer(kind) or types.is_floating(kind) else found
 
 
 def _bounds(column: pa.ListArray | pa.MapArray) -> tuple[int, int, pa.Array]:
@@ -121,10 +130,10 @@ def _bounds(column: pa.ListArray | pa.MapArray) -> tuple[int, int, pa.Array]:
 
 
 def _joined(offsets: pa.Array, items: pa.Array) -> pa.Array:
-    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), pa.scalar(",", _TEXT))
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), pa.scalar(",", TEXT))
 
 
-def _quoted_text(column: pa.Array) -> list[_Piece]:
+def _quoted_text(column: pa.Array) -> list[Piece]:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -133,7 +142,7 @@ def _quoted_text(column: pa.Array) -> list[_Piece]:
         return ['"', column, '"']
     is_escaped = pc.fill_null(pc.match_substring_regex(column, _ESCAPED), fill_value=False)
     escaped = _one_by_one(column.filter(is_escaped))
-    return [pc.replace_with_mask(_join(['"', column, '"']), is_escaped, escaped)]
+    return [pc.replace_with_mask(concatenated(['"', column, '"']), is_escaped, escaped)]
 
 
 def _has_escapes(column: pa.Array) -> bool:
@@ -146,12 +155,12 @@ def _has_escapes(column: pa.Array) -> bool:
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    found = pc.if_else(pc.is_finite(column), column.cast(_TEXT), pa.scalar(None, _TEXT))
+    found = pc.if_else(pc.is_finite(column), column.cast(TEXT), pa.scalar(None, TEXT))
     is_whole = pc.invert(pc.or_(pc.match_substring(found, "."), pc.match_substring(found, "e")))
-    return pc.fill_null(pc.if_else(is_whole, _join([found, ".0"]), found), "null")
+    return pc.fill_null(pc.if_else(is_whole, concatenated([found, ".0"]), found), "null")
 
 
-def _time(column: pa.Array) -> list[_Piece]:
+def _time(column: pa.Array) -> list[Piece]:
     kind = column.type
     ends = pc.min_max(column)
     first, last = (pa.scalar(each).cast(kind) for each in _YEARS)
@@ -160,20 +169,20 @@ def _time(column: pa.Array) -> list[_Piece]:
             "a time lies outside the years 1 to 9999: filter these rows, or cast the column"
         )
     if pa.types.is_date32(kind):
-        return ['"', column.cast(_TEXT), '"']
+        return ['"', column.cast(TEXT), '"']
     # Arrow makes text of a time with a zone thirty times slower than of one without.
-    found = pc.replace_substring(column.cast(pa.timestamp("us")).cast(_TEXT), " ", "T")
+    found = pc.replace_substring(column.cast(pa.timestamp("us")).cast(TEXT), " ", "T")
     return ['"', pc.replace_substring(found, ".000000", ""), 'Z"' if kind.tz is not None else '"']
 
 
 def _one_by_one(column: pa.Array) -> pa.Array:
     encoded = [None if value is None else msgspec.json.encode(value) for value in column.to_pylist()]
-    return pa.array(encoded, pa.large_binary()).cast(_TEXT)
+    return pa.array(encoded, pa.large_binary()).cast(TEXT)
 
 
-def _join(pieces: list[_Piece]) -> pa.Array:
+def concatenated(pieces: list[Piece]) -> pa.Array:
     """The pieces back to back; null where one of them is."""
-    joined: list[_Piece] = []
+    joined: list[Piece] = []
     for piece in pieces:
         if joined and isinstance(piece, str) and isinstance(joined[-1], str):
             joined[-1] += piece
@@ -181,5 +190,5 @@ def _join(pieces: list[_Piece]) -> pa.Array:
             joined.append(piece)
     if len(joined) == 1 and not isinstance(joined[0], str):
         return joined[0]
-    wanted = [pa.scalar(each, _TEXT) if isinstance(each, str) else each for each in joined]
-    return pc.binary_join_element_wise(*wanted, pa.scalar("", _TEXT))
+    wanted = [pa.scalar(each, TEXT) if isinstance(each, str) else each for each in joined]
+    return pc.binary_join_element_wise(*wanted, pa.scalar("", TEXT))

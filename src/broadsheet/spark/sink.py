@@ -43,7 +43,7 @@ from broadsheet.spark.checkpoint import Commits, keep_to, logged
 from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
-from broadsheet.spark.encode import VALUE, bodies, frames
+from broadsheet.spark.encode import VALUE, portions, rows_framed
 from broadsheet.spark.kafka_options import OF_SINK
 from broadsheet.spark.keys import keys_of
 from broadsheet.spark.options import Options
@@ -163,8 +163,22 @@ class Appender:
     an append could overtake an older one, whose messages would then be dropped as duplicates.
     """
 
-    def __init__(self, target: Target, stamper: Stamper, flags: Flag, *, creates: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        stamper: Stamper,
+        flags: Flag,
+        *,
+        creates: bool,
+        leave_out: frozenset[str] = frozenset(),
+    ) -> None:
+        """Append to the journals of `target`.
+
+        Args:
+            leave_out: columns that are in no body.
+        """
         self.target, self.stamper, self.flags, self.creates = target, stamper, flags, creates
+        self.leave_out = leave_out
         self.found: dict[str, tuple[Framing, Revision]] = {}
         self.waiting: dict[str, list[bytes]] = {}
         self.waiting_bytes: dict[str, int] = {}
@@ -173,27 +187,28 @@ class Appender:
         self.threads = ThreadPoolExecutor(APPENDS_ON_WAY, "broadsheet-append")
         self.row_count = 0
 
-    def add(self, journal: str, column: pa.Array) -> None:
-        """Frame the rows of one journal, and start an append if enough bytes are waiting.
+    def add(self, journal: str, rows: pa.RecordBatch) -> None:
+        """Frame the rows of one journal, and start appends if enough bytes are waiting.
 
-        A batch of Spark has 64 MiB, or what the session allows, if its rows are long. It is halved, because a
-        node may take no append of that length, or not in the time of one append.
+        A batch of Spark has 64 MiB, or what the session allows, if its rows are long. It is appended in
+        portions, because a node may take no append of that length, or not in the time of one append.
         """
-        if column.nbytes > APPEND_BYTES and len(column) > 1:
-            middle = len(column) // 2
-            self.add(journal, column[:middle])
-            self.add(journal, column[middle:])
-            return
         framing, revision = self._find(journal)
         wall = WallTime(time.time_ns())
         first = self.stamper.reserve(
-            JournalName(journal), framing, len(column), wall, create_revision=revision
+            JournalName(journal), framing, rows.num_rows, wall, create_revision=revision
         )
-        content = frames(framing, column, self.stamper.producer, first, self.flags)
+        framed = rows_framed(
+            framing, rows, self.leave_out, producer=self.stamper.producer, first=first, flags=self.flags
+        )
+        self.row_count += rows.num_rows
+        for content in portions(framed, APPEND_BYTES):
+            self._wait(journal, content)
+
+    def _wait(self, journal: str, content: bytes) -> None:
         self.waiting.setdefault(journal, []).append(content)
         self.waiting_bytes[journal] = self.waiting_bytes.get(journal, 0) + len(content)
         self.total_bytes += len(content)
-        self.row_count += len(column)
         if self.waiting_bytes[journal] >= APPEND_BYTES:
             self._flush(journal)
         while self.total_bytes > WAITING_BYTES_MAX:
@@ -311,14 +326,17 @@ class Output:
     def _append(
         self, iterator: Iterator[pa.RecordBatch], stamper: Stamper, flags: Flag
     ) -> tuple[list[Intent], int]:
-        with closing(Appender(self.target, stamper, flags, creates=self.creates)) as appender:
+        leave_out = self.routing.leave_out
+        with closing(
+            Appender(self.target, stamper, flags, creates=self.creates, leave_out=leave_out)
+        ) as appender:
             for batch in iterator:
                 for journal, rows in self.routing.split(batch):
                     if journal == self.commit_journal:
                         raise LocalProtocolError(
                             f"{journal} is the query's commit journal: send the rows to another journal"
                         )
-                    appender.add(journal, bodies(rows, self.routing.leave_out))
+                    appender.add(journal, rows)
             passed("sink.task.framed")
             appender.flush()
         passed("sink.task.appended")
