@@ -2,17 +2,20 @@
 
 Option `crashdir` names a directory that holds `plan.json`: {label, count, action}. Each passage of the label,
 in any process, adds a byte to a file of its name; the count-th one acts, once. Actions: `kill` (-9 to the
-JVM, the driver and this process), `stall` until the file `go` appears, `raise`.
+JVM, the driver and this process), `kill worker` (this process alone), `stall` until the file `go` appears,
+`raise`.
 """
 
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from broadsheet.sink.core.records import BatchPlan
@@ -53,8 +56,8 @@ def reached(label: str) -> None:
 def act(action: str, directory: Path) -> None:
     if action == "raise":
         raise InjectedError("injected")
-    if action == "kill":
-        for pid in (*jvm_and_driver(), os.getpid()):
+    if action.startswith("kill"):
+        for pid in (*(jvm_and_driver() if action == "kill" else ()), os.getpid()):
             os.kill(pid, signal.SIGKILL)
     give_up = time.monotonic() + STALL_S_MAX
     while not (directory / "go").exists() and time.monotonic() < give_up:
@@ -105,6 +108,11 @@ class CrashingReader(source.StreamReader):
         arm(self.options)
         reached("source.partitions")
         return super().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for rows in super().read(partition):
+            yield rows
+            reached("source.rows")
 
 
 class Armed:

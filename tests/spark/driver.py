@@ -42,7 +42,7 @@ def start_query(spark: Any, plan: dict[str, Any]) -> Any:
     rows = (
         spark.readStream.format("broadsheet")
         .options(address=address, journals=f"{name}/in-0,{name}/in-1", tasks="2", **crash)
-        .option("maxBytesPerTrigger", plan["bytes_max"])
+        .options(maxBytesPerTrigger=plan["bytes_max"], **plan.get("source", {}))
         .schema("x long")
         .load()
     )

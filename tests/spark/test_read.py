@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import LocalProtocolError
+from broadsheet.message import replay
+from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
 from broadsheet.message.producer_state import ProducerIndex, begun
 from broadsheet.message.replay import Read
@@ -102,13 +104,15 @@ def test_batches_together_give_what_one_reader_sees(
     expected = committed(framing, content)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
     module.BLOCK_BYTES = data.draw(st.sampled_from([1, 200, 600, 1 << 20]))
+    replay.PORTION_BYTES = data.draw(st.sampled_from([1, 300, 1 << 20]))  # type: ignore[misc]
+    replay.SMALL_BYTES = data.draw(st.sampled_from([0, 400, 1 << 20]))  # type: ignore[misc]
     got: list[object] = []
     after: list[ProducerIndex] = []
     for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
         stored = update(begun(framing), content[: data.draw(st.integers(0, begin))])
         index = data.draw(st.sampled_from([stored, *after]))  # Or what an earlier read kept.
         read = reader(content, data.draw(st.sampled_from([1, 37, 5000])))
-        bytes_max = data.draw(st.sampled_from([0, 150, 500, 1 << 30]))
+        bytes_max = data.draw(st.sampled_from([0, 150, 500, 2000, 1 << 30]))
         span = Span("t/j", begin, end)
         found = rows(index, read, span, Shape(ALL, replay_bytes_max=bytes_max), after)
         got += [row["offset"] for row in found]
@@ -186,13 +190,14 @@ def test_an_offset_inside_a_frame_is_told_from_one_between_two(framing: Framing)
 
 
 class Measured:
-    """A reader that counts how often the journal is read."""
+    """A reader that counts how often the journal is read, and how much of it."""
 
     def __init__(self, content: bytes) -> None:
-        self.reads, self._read = 0, reader(content)
+        self.reads, self.bytes, self._read = 0, 0, reader(content)
 
     def read(self, begin: int, end: int) -> Iterator[bytes]:
         self.reads += 1
+        self.bytes += end - begin
         return self._read(begin, end)
 
 
@@ -238,6 +243,82 @@ def test_many_spans_above_the_memory_are_read_some_at_a_time() -> None:
     found = [row["producer"] for row in rows(index, measured.read, span, limit)]
     assert found == [each for each in reversed(producers) for _ in range(10)]
     assert measured.reads <= 3 + 7
+
+
+def one_commit(messages_each: int) -> bytes:
+    """What two tasks of a batch write to one journal, in turns, and then the acknowledgements of both."""
+    turns = [(each, clock, 1) for clock in range(1, messages_each + 1) for each in (1, 2)]
+    return content_of(JSON_LINES, [*turns, (2, 1 << 20, 2), (1, 1 << 20, 2)])
+
+
+@pytest.mark.parametrize("open_one", [[], [(9, 1, 1)]], ids=["no other", "one that stays open"])
+def test_what_a_read_has_just_sequenced_is_not_read_again(
+    open_one: list[Drawn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every message of the exactly-once sink lies before its acknowledgement, and was read twice.
+
+    Source: ADR 0212.
+    """
+    monkeypatch.setattr(module, "BLOCK_BYTES", 5000)
+    commits = content_of(JSON_LINES, open_one) + b"".join(
+        content_of(JSON_LINES, [(at, clock, 1) for clock in range(1, 201)] + [(at, 1 << 20, 2)])
+        for at in range(10, 20)
+    )
+    measured = Measured(commits)
+    shape = Shape(pa.schema([ALL.field("producer")]), replay_bytes_max=len(commits) // 2)
+
+    found = rows(begun(JSON_LINES), measured.read, Span("t/j", 0, len(commits)), shape)
+
+    assert [row["producer"] for row in found] == [each for each in range(10, 20) for _ in range(200)]
+    assert measured.bytes == len(commits)
+
+
+@pytest.mark.parametrize(("share", "passes"), [(0, 2), (0.5, 2), (1, 1), (1.5, 1), (4, 0.5)], ids=str)
+def test_a_commit_above_the_memory_is_read_again_at_most_once_for_each_producer(
+    share: float, passes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One large batch of the sink was read up to five times: whole, to count, and for each producer.
+
+    The span begins in the middle of what it commits: the first half must be read again in any case.
+    """
+    monkeypatch.setattr(module, "BLOCK_BYTES", 5000)
+    content = one_commit(2000)
+    middle = update(begun(JSON_LINES), content[: len(content) // 2])
+    measured = Measured(content)
+    shape = Shape(pa.schema([ALL.field("producer")]), replay_bytes_max=int(share * len(content)))
+    span = Span("t/j", int(middle.offset), len(content))
+
+    found = rows(middle, measured.read, span, shape)
+
+    assert [row["producer"] for row in found] == [2] * 2000 + [1] * 2000
+    own = span.end - span.begin
+    assert measured.bytes - own <= passes * len(content)
+
+
+def test_what_is_kept_of_open_spans_is_bounded_and_goes_when_they_end() -> None:
+    """A worker of a cluster reads for months; the span of a dead writer stays open for a week."""
+    recent, index = replay.Recent(0, 20_000), begun(JSON_LINES)
+
+    def block(messages: list[Drawn]) -> int:
+        nonlocal index
+        content = content_of(JSON_LINES, messages)
+        columns = frames_of(JSON_LINES, content, index.offset)
+        found = replay.committed(
+            index, columns, content, reader(content), int(index.offset), bytes_max=40_000, recent=recent
+        )
+        assert sum(len(each.shift) for each in found) >= 0
+        index = update(index, content)
+        return recent.bytes
+
+    held = block([(9, 1, 1)])
+    assert [block([(5, clock, 0) for clock in range(100 * at, 100 * at + 90)]) for at in range(1, 9)] == [
+        held
+    ] * 8
+    for clock in range(2, 400):
+        assert block([(8, clock, 1)]) <= 20_000
+    assert recent.begin > 0
+    assert block([(8, 500, 0)]) <= held
+    assert block([(9, 0, 2)]) == 0
 
 
 @pytest.mark.parametrize("bytes_max", [0, 300, 1 << 20])

@@ -1,4 +1,4 @@
-"""Exactly once, whenever the driver dies: windows B, D, E, F, K, Z1 here, all in `make soak`.
+"""Exactly once, whenever the driver dies: windows B, D, E, F, K, L, Z1 here, all in `make soak`.
 
 Of a query whose batches a function writes: D and Z1 here.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.spark.driver import finish
-from tests.spark.windows import ROWS, WINDOWS, ZOMBIES, Case, output_of
+from tests.spark.windows import IN_A_COMMIT, ROWS, WINDOWS, ZOMBIES, Case, output_of
 
 ALL = list(range(ROWS))
 pytestmark = [pytest.mark.spark, pytest.mark.windows, pytest.mark.timeout(300)]
@@ -42,6 +42,26 @@ def test_a_killed_query_goes_on_exactly_once(
     assert case.committed() == ALL
     commits = [record["batch"] for record in case.records() if record["type"] == "commit"]
     assert commits == sorted(set(commits))
+
+
+@pytest.mark.parametrize("name", ["L", pytest.param("M", marks=pytest.mark.soak)])
+def test_one_large_commit_of_which_a_reader_dies_is_read_once(
+    name: str, node: Any, spark: Any, tmp_path: Path
+) -> None:
+    """Kill -9 of a worker, or of everything, between the rows of a commit that its memory does not hold.
+
+    The task that is started again, in another process, must give the rows that the first one gave or would
+    have given, whatever either of them had kept. Source: ADR 0212.
+    """
+    memory = {"maxReplayMemory": "250000", "minPartitions": "4"}
+    case = Case(node.address, tmp_path, f"window/commit/{name}", has_one_commit=True, source=memory)
+    first = output_of(case.driver(IN_A_COMMIT[name]))
+
+    assert case.has_acted(), first[-4000:]
+    if name == "M":
+        assert case.committed() == []
+        finish(spark, case.plan)
+    assert case.committed() == ALL, first[-4000:]
 
 
 @pytest.mark.parametrize(("sink", "name"), windows(ZOMBIES, ("Z1",)) + windows(ZOMBIES, ("Z1",), BY_FUNCTION))

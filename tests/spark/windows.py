@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broadsheet.base.types import ByteOffset
+from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
@@ -40,6 +40,11 @@ WINDOWS = {
     "J": Window("sink.task.appended", 3, "raise", "local[2,3]"),
     "K": Window("sink.commit.decided", 2, "raise"),
 }
+IN_A_COMMIT = {
+    "L": Window("source.rows", 3, "kill worker", "local[2,3]"),
+    "M": Window("source.rows", 3),
+}
+"""Of a query that reads one large commit, whose rows do not fit into the memory that it is given."""
 ZOMBIES = {
     "Z1": Window("sink.commit.deciding", 2, "stall"),
     "Z2": Window("sink.task.framed", 3, "stall"),
@@ -50,13 +55,21 @@ ZOMBIES = {
 class Case:
     """One query with its journals and its checkpoint."""
 
-    def __init__(self, address: str, directory: Path, name: str, **plan: Any) -> None:
+    def __init__(
+        self, address: str, directory: Path, name: str, *, has_one_commit: bool = False, **plan: Any
+    ) -> None:
+        """Fill the journals of a query.
+
+        Args:
+            has_one_commit: each journal holds the rows of two tasks, in turns, and then what commits them.
+        """
         self.address, self.name, self.directory = address, name, directory
+        of_part = commit if has_one_commit else numbers
         self.outputs = [f"{name}/out-0", f"{name}/out-1"]
         with connect_sync(address) as client:
             for output in self.outputs:
                 client.journals.create(output)
-            content = [numbers(range(part, ROWS, 2), producer=part + 1) for part in (0, 1)]
+            content = [of_part(range(part, ROWS, 2), producer=part + 1) for part in (0, 1)]
             for part in (0, 1):
                 client.journals.create(f"{name}/in-{part}")
                 client.journals.append(f"{name}/in-{part}", content[part])
@@ -125,6 +138,19 @@ def numbers(values: range, *, producer: int) -> bytes:
         stamper.committed(JSON_LINES, b'{"x":%d}' % value, WallTime(1_700_000_000_000_000_000))
         for value in values
     )
+
+
+def commit(values: range, *, producer: int) -> bytes:
+    """Rows of two tasks, in several blocks of a reader, and then the acknowledgements of both."""
+    from broadsheet.base.time import WallTime
+
+    wall, name = WallTime(1_700_000_000_000_000_000), JournalName("in")
+    tasks = [Stamper(ProducerId(producer)), Stamper(ProducerId(producer + 2))]
+    rows = b"".join(
+        tasks[at % 2].pending(name, JSON_LINES, b'{"x":%d,"pad":"%s"}' % (value, b"." * 400_000), wall)
+        for at, value in enumerate(values)
+    )
+    return rows + b"".join(intent.content() for task in tasks for intent in task.intents())
 
 
 def output_of(process: "subprocess.Popen[str]") -> str:

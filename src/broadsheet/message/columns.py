@@ -49,7 +49,7 @@ class Frames(NamedTuple):
     flags: Int
     has_data: Bool
 
-    def take(self, rows: Int | Bool) -> "Frames":
+    def take(self, rows: Int | Bool | slice) -> "Frames":
         """The frames at `rows`, as columns."""
         return Frames(
             self.begin[rows],

@@ -1,183 +1,305 @@
-"""Replay: fetches messages that lie before a block of a journal and whose acknowledgement lies in the block.
+"""Replay: gives what a block of a journal commits, with the messages that lie before it.
 
-If the messages fit into the allowed memory, they are read at once. Otherwise they are read for a few
-producers at a time, in the order of the acknowledgements. The messages of a producer that does not fit alone
-are streamed, a few MiB at a time. The rows and their order are the same in all three cases: those that one
-sequencer would give. Units: byte offsets of the journal. Source: pipelines.5; paper "Message UUIDs".
+A message may lie far before its acknowledgement. Of the spans that are open a reader keeps what it has just
+sequenced, while that fits into half of the allowed memory (`Recent`); what lies before it is read again.
+Each such pass gives the messages of the first producer as they come, in the order of the acknowledgements,
+and those of as many further producers as fit into the rest of the memory. What is kept are bytes of the
+journal, and nothing that was decided about them: so the rows and their order are those that one sequencer
+would give, whoever reads and whatever it keeps. Units: byte offsets of the journal. Source: pipelines.5;
+ADR 0075, 0212; paper "Message UUIDs".
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
-from broadsheet.message.columns import Bytes, Frames, Int, frames_of
-from broadsheet.message.producer_state import ProducerIndex
+from broadsheet.message.columns import Bool, Bytes, Frames, Int, frames_of
+from broadsheet.message.producer_state import NOT_OPEN, ProducerIndex
 from broadsheet.message.spans import Replay, reopened, replays, sequence
-from broadsheet.message.uuid import Flag, ProducerId
+from broadsheet.message.uuid import ProducerId
 
 Read = Callable[[int, int], Iterator[bytes]]
 """Reads the bytes `[begin, end)` of the journal."""
 Wanted = Mapping[ProducerId, Replay]
 """The producers whose earlier messages the block commits, in the order of their acknowledgements."""
+PORTION_BYTES: Final = 4 << 20
+"""Of so many bytes, and one message more, are the rows that are brought together at a time."""
+SMALL_BYTES: Final = 1 << 20
+"""What is kept of two blocks is put together below this size."""
+FRAME_COLUMNS_BYTES: Final = 49
+"""What the columns of a frame take in memory, beside its bytes."""
+_NOTHING: Final = (1 << 63) - 1
+"""An offset above which nothing is committed."""
 
 
 class Rows(NamedTuple):
-    """Committed messages in commit order, and where their bytes are."""
+    """Some frames of a journal, and where their bytes are."""
 
     frames: Frames
     shift: Int
     """Frame `i` begins at `raw[frames.begin[i] + shift[i]]`."""
     raw: Bytes
 
+    def take(self, rows: Int) -> "Rows":
+        """The frames with these numbers."""
+        return Rows(self.frames.take(rows), self.shift[rows], self.raw)
+
+
+class _Spans:
+    """Open spans of producers, and from where on each one goes."""
+
+    def __init__(self, begins: Mapping[ProducerId, int]) -> None:
+        self.producers = np.array(sorted(begins), np.int64)
+        self.begins = np.array([begins[ProducerId(each)] for each in self.producers.tolist()], np.int64)
+
+    def places(self, frames: Frames) -> Int:
+        """Of each frame: the place of its producer in the order of their ids; any place if it has none."""
+        return np.minimum(np.searchsorted(self.producers, frames.producer), len(self.producers) - 1)
+
+    def among(self, rows: Rows) -> Rows:
+        """The frames of the spans.
+
+        Those before a producer's span are settled. Sequencing them a second time would set the producer's
+        clock back, or make messages pending that were rolled back.
+        """
+        frames, place = rows.frames, self.places(rows.frames)
+        ours: Bool = (self.producers[place] == frames.producer) & (frames.begin >= self.begins[place])
+        return rows if ours.all() else rows.take(np.flatnonzero(ours))
+
+
+class Recent:
+    """The frames of open spans among what a reader sequenced last, with their bytes.
+
+    Invariant: `begin` is a frame boundary, and all frames of the open spans from there on are kept.
+    """
+
+    def __init__(self, begin: int, bytes_max: int) -> None:
+        """Keep frames from `begin` on, and of them the newest that take `bytes_max` in memory."""
+        self.begin, self.bytes_max = begin, bytes_max
+        self.bytes = 0
+        self._blocks: list[tuple[int, Rows]] = []
+        """What is kept of each block, and where the block ends."""
+        self._open: dict[ProducerId, int] = {}
+
+    def among(self, spans: _Spans) -> Iterator[Rows]:
+        """The frames of these open spans, in order."""
+        for _, rows in self._blocks:
+            yield spans.among(rows)
+
+    def add(self, block: Rows, after: ProducerIndex) -> None:
+        """Keep what is open after the next block, and drop what is not open any more.
+
+        Args:
+            after: the producers' states at the block's end.
+        """
+        before, self._open = self._open, {p: s.begin for p, s in after.states.items() if s.begin != NOT_OPEN}
+        if not self._open:
+            self._blocks, self.bytes = [], 0
+            return
+        spans = _Spans(self._open)
+        if any(self._open.get(producer) != begin for producer, begin in before.items()):
+            self._blocks = [(end, _apart(spans.among(rows), rows)) for end, rows in self._blocks]
+        self._blocks.append((int(after.offset), _apart(spans.among(block), block)))
+        self._blocks = [each for each in self._blocks if len(each[1].shift)]
+        if len(self._blocks) > 1 and sum(_size(rows) for _, rows in self._blocks[-2:]) < SMALL_BYTES:
+            (_, former), (end, latter) = self._blocks[-2:]
+            self._blocks[-2:] = [(end, _copied(former, latter))]
+        self.bytes = sum(_size(rows) for _, rows in self._blocks)
+        while self.bytes > self.bytes_max:
+            self.begin, dropped = self._blocks.pop(0)
+            self.bytes -= _size(dropped)
+
 
 def committed(
-    index: ProducerIndex, frames: Frames, content: bytes, read: Read, start: int, *, bytes_max: int
+    index: ProducerIndex,
+    frames: Frames,
+    content: bytes,
+    read: Read,
+    start: int,
+    *,
+    bytes_max: int,
+    recent: Recent | None = None,
 ) -> Generator[Rows, None, ProducerIndex]:
     """Yield the messages that a block commits above `start`, earlier pending messages included.
-
-    A block is sequenced once if it commits no message that lies before it. Otherwise it is sequenced again
-    with the earlier messages in front of it.
 
     Args:
         index: the producers' states at the beginning of the block.
         content: the block's bytes.
-        bytes_max: how many bytes of earlier messages are in memory at once.
+        bytes_max: how many bytes of earlier messages are in memory at once, those of `recent` included.
+        recent: what the reader keeps of the blocks before. This block is added to it.
 
     Returns:
         The producers' states after the block.
     """
-    block, start = _Block(index, frames, content, read), max(start, int(index.offset))
-    wanted = replays(index, frames, start)
+    block = _Block(index, frames, content, read, recent or Recent(int(index.offset), 0))
+    start = max(start, int(index.offset))
+    found = sequence(index, frames, start)
+    wanted: Wanted = replays(index, frames, start)
     if not wanted:
-        found = sequence(index, frames, start)
-        yield Rows(frames.take(found.rows), block.shift[found.rows], np.frombuffer(content, np.uint8))
-        return found.after
-    after = sequence(index, frames, start).after
-    held = block.held(wanted, bytes_max)
-    if held is not None:
-        yield block.rows(len(frames.begin), start, wanted, held)
-        return after
-    for group, size in _groups(wanted, block.pending_bytes(wanted), bytes_max):
-        at = max(replay.at for replay in group.values())
-        held = block.held(group, bytes_max) if size <= bytes_max else None
-        if held is not None:
-            yield block.rows(at + 1, start, group, held)
-        else:
-            ((producer, replay),) = group.items()
-            yield block.rows(at, start)
-            yield from block.streamed(producer, replay)
-            yield block.rows(at + 1, max(start, block.end_before(at)))
-        start = int(frames.end[at])
-    yield block.rows(len(frames.begin), start)
-    return after
+        yield block.rows.take(found.rows)
+    while wanted:
+        wanted, start = yield from block.replayed(wanted, start, bytes_max)
+    if recent is not None:
+        recent.add(block.rows, found.after)
+    return found.after
 
 
 class _Block:
     """A block of a journal's frames, whose acknowledgements commit messages that lie before it."""
 
-    def __init__(self, index: ProducerIndex, frames: Frames, content: bytes, read: Read) -> None:
-        self.index, self.frames, self.content, self.read = index, frames, content, read
-        self.shift = np.full(len(frames.begin), -int(index.offset), np.int64)
+    def __init__(
+        self, index: ProducerIndex, frames: Frames, content: bytes, read: Read, recent: Recent
+    ) -> None:
+        self.index, self.read, self.recent = index, read, recent
+        self.rows = _placed(frames, content, int(index.offset))
 
-    def end_before(self, at: int) -> int:
-        """Where the frame before frame `at` ends."""
-        return int(self.frames.end[at - 1]) if at else int(self.index.offset)
+    def replayed(
+        self, wanted: Wanted, start: int, bytes_max: int
+    ) -> Generator[Rows, None, tuple[Wanted, int]]:
+        """Yield the rows above `start`, in one pass over what lies before the block.
 
-    def held(self, wanted: Wanted, bytes_max: int) -> "list[tuple[Frames, bytes]] | None":
-        """The wanted producers' frames before the block; None if they have more than `bytes_max`."""
-        kept: list[tuple[Frames, bytes]] = []
-        held_bytes = 0
-        for ours, content in self._earlier(wanted):
-            held_bytes += len(content)
-            if held_bytes > bytes_max:
-                return None
-            kept.append((ours, content))
-        return kept
-
-    def rows(
-        self, count: int, start: int, wanted: Wanted | None = None, held: Sequence[tuple[Frames, bytes]] = ()
-    ) -> Rows:
-        """The rows above `start` that the first `count` frames of the block commit, in commit order.
-
-        Args:
-            wanted: the open spans that are replayed.
-            held: the frames of these spans that lie before the block, with their bytes.
+        Returns:
+            The producers whose messages did not fit, and the end of what the others commit.
         """
-        frames, shift = self.frames.take(np.arange(count)), self.shift[:count]
-        if held:
-            before = Frames.joined([ours for ours, _ in held])
-            lengths = before.end - before.begin
-            frames = Frames.joined([before, frames])
-            shift = np.concatenate((np.cumsum(lengths) - lengths - before.begin, shift + int(lengths.sum())))
-        rows = sequence(reopened(self.index, wanted or {}), frames, start).rows
-        raw = np.frombuffer(b"".join([*(content for _, content in held), self.content]), np.uint8)
-        return Rows(frames.take(rows), shift[rows], raw)
+        frames = self.rows.frames
+        first = next(iter(wanted.values())).at
+        yield self.rows.take(sequence(self.index, frames.take(np.arange(first)), start).rows)
+        held = _Held(wanted, frames, bytes_max - self.recent.bytes)
+        opened = reopened(self.index, wanted)
+        state = replace(opened, states={each: opened.states[each] for each in wanted}, forgotten={})
+        for rows, is_kept in self._earlier(held.spans):
+            found = sequence(state, rows.frames, _NOTHING)
+            state = found.after
+            yield held.taken(rows.take(found.pending), is_kept=is_kept)
+        left = dict([*wanted.items()][held.count :])
+        count = min(replay.at for replay in left.values()) if left else len(frames.begin)
+        own = frames.take(np.arange(count))
+        start = max(start, int(frames.end[first - 1]) if first else 0)
+        found = sequence(replace(self.index, states=self.index.states | state.states), own, start)
+        yield from _merged([*held.parts, (self.rows.take(found.rows), found.at)])
+        return left, int(own.end[-1])
 
-    def pending_bytes(self, wanted: Wanted) -> dict[ProducerId, int]:
-        """How many bytes each wanted producer has pending before the block."""
-        sizes = dict.fromkeys(wanted, 0)
-        for ours, _ in self._earlier(wanted):
-            for producer in np.unique(ours.producer).tolist():
-                chosen = ours.producer == producer
-                sizes[ProducerId(producer)] += int((ours.end[chosen] - ours.begin[chosen]).sum())
-        return sizes
-
-    def streamed(self, producer: ProducerId, replay: Replay) -> Iterator[Rows]:
-        """The rows before the block that one acknowledgement of `producer` commits, a few MiB at a time."""
-        acknowledged = self.frames.clock[replay.at]
-        greatest = np.uint64(self.index.states[producer].last_ack)
-        for ours, content in self._earlier({producer: replay}):
-            lengths = ours.end - ours.begin
-            clock = np.where(ours.flags == Flag.CONTINUE, ours.clock, np.uint64(0))
-            running = np.maximum(np.maximum.accumulate(clock), greatest)
-            is_new = clock > np.concatenate((np.array([greatest]), running[:-1]))
-            greatest = running[-1]
-            rows = np.flatnonzero(is_new & (clock <= acknowledged) & ours.has_data)
-            shift = np.cumsum(lengths) - lengths - ours.begin
-            yield Rows(ours.take(rows), shift[rows], np.frombuffer(content, np.uint8))
-
-    def _earlier(self, wanted: Wanted) -> Iterator[tuple[Frames, bytes]]:
-        """Read the wanted producers' frames before the block, with their bytes, a few MiB at a time."""
-        producers = np.array(sorted(wanted), np.int64)
-        begins = np.array([wanted[ProducerId(each)].begin for each in producers.tolist()], np.int64)
-        at, rest = int(np.min(begins)), bytearray()
-        for data in self.read(at, self.index.offset):
+    def _earlier(self, spans: _Spans) -> Iterator[tuple[Rows, bool]]:
+        """The spans' frames before the block, in order, and whether they were kept."""
+        at, rest = int(np.min(spans.begins)), bytearray()
+        for data in self.read(at, self.recent.begin) if at < self.recent.begin else ():
             rest += data
             content = bytes(rest)
             frames = frames_of(self.index.framing, content, at)
             if not len(frames.begin):
                 continue
-            place = np.minimum(np.searchsorted(producers, frames.producer), len(producers) - 1)
-            # Frames before the producer's open span are settled. Sequencing them a second time would set
-            # the producer's clock back, or make messages pending that were rolled back.
-            ours = frames.take((producers[place] == frames.producer) & (frames.begin >= begins[place]))
-            if len(ours.begin):
-                yield ours, _taken(content, ours, at)
+            yield spans.among(_placed(frames, content, at)), False
             rest = rest[int(frames.end[-1]) - at :]
             at = int(frames.end[-1])
+        for rows in self.recent.among(spans):
+            yield rows, True
 
 
-def _taken(content: bytes, frames: Frames, base: int) -> bytes:
-    """The bytes of the frames back to back. Neighbours are copied as one slice."""
-    breaks = np.flatnonzero(frames.begin[1:] != frames.end[:-1]) + 1
-    lows = frames.begin[np.concatenate((np.zeros(1, np.int64), breaks))] - base
-    highs = frames.end[np.concatenate((breaks, np.array([len(frames.end)]))) - 1] - base
-    return b"".join([content[low:high] for low, high in zip(lows.tolist(), highs.tolist(), strict=True)])
+class _Held:
+    """The messages of one pass that wait, until those of the producers before them were given.
 
-
-def _groups(wanted: Wanted, sizes: Mapping[ProducerId, int], bytes_max: int) -> Iterator[tuple[Wanted, int]]:
-    """The producers to replay, in groups of at most `bytes_max`, in the order of their acknowledgements.
-
-    Each group comes with its size in bytes. A group above the limit has a single producer.
+    The producers are numbered in the order of their acknowledgements. Those of the first do not wait.
     """
-    group: dict[ProducerId, Replay] = {}
-    size = 0
-    for producer, replay in wanted.items():
-        if group and size + sizes[producer] > bytes_max:
-            yield group, size
-            group, size = {}, 0
-        group[producer] = replay
-        size += sizes[producer]
-    if group:
-        yield group, size
+
+    def __init__(self, wanted: Wanted, frames: Frames, bytes_max: int) -> None:
+        self.spans = _Spans({producer: replay.begin for producer, replay in wanted.items()})
+        self.bytes_max = bytes_max
+        self.count = len(wanted)
+        """How many producers this pass gives."""
+        self.parts: list[tuple[Rows, Int]] = []
+        """What is held, and of each message the end of the frame that commits it."""
+        numbers = {producer: number for number, producer in enumerate(wanted)}
+        self._number = np.array([numbers[ProducerId(each)] for each in self.spans.producers.tolist()])
+        self._ack = np.array([replay.at for replay in wanted.values()], np.int64)
+        self._clock, self._end = frames.clock[self._ack], frames.end[self._ack]
+        self._sizes = np.zeros(len(wanted), np.int64)
+
+    def taken(self, rows: Rows, *, is_kept: bool) -> Rows:
+        """Those of these pending messages that the first producer commits; of the others, hold what fits.
+
+        Args:
+            is_kept: they are in memory anyway.
+        """
+        number = self._number[self.spans.places(rows.frames)]
+        ours = (rows.frames.clock <= self._clock[number]) & rows.frames.has_data & (number < self.count)
+        later = np.flatnonzero(ours & (number > 0))
+        if len(later):
+            held = rows.take(later)
+            if not is_kept:
+                held = _copied(held)
+                np.add.at(self._sizes, number[later], held.frames.end - held.frames.begin)
+            self.parts.append((held, self._end[number[later]]))
+            self._drop()
+        return rows.take(np.flatnonzero(ours & (number == 0)))
+
+    def _drop(self) -> None:
+        """Leave the last producers to another pass if what is held is too much."""
+        fitting = 1 + int(np.searchsorted(np.cumsum(self._sizes[1:]), self.bytes_max, "right"))
+        if fitting >= self.count:
+            return
+        self.count = fitting
+        parts, self.parts = self.parts, []
+        for rows, at in parts:
+            stays = np.flatnonzero(at < self._end[fitting])
+            self.parts.append((rows if len(stays) == len(at) else _copied(rows.take(stays)), at[stays]))
+
+
+def _placed(frames: Frames, content: bytes, base: int) -> Rows:
+    """Frames whose bytes are in `content`, which begins at `base`."""
+    return Rows(frames, np.full(len(frames.begin), -base, np.int64), np.frombuffer(content, np.uint8))
+
+
+def _merged(parts: list[tuple[Rows, Int]]) -> Iterator[Rows]:
+    """All rows of some parts in commit order.
+
+    Args:
+        parts: rows, and of each row the end of the frame that commits it.
+    """
+    if len(parts) == 1:
+        yield parts[0][0]
+        return
+    joined = _Joined([rows for rows, _ in parts])
+    begin, end = joined.frames.begin, joined.frames.end
+    order = np.lexsort((begin, np.concatenate([at for _, at in parts])))
+    portion = np.cumsum((end - begin)[order]) // PORTION_BYTES
+    for chosen in np.split(order, np.flatnonzero(np.diff(portion)) + 1):
+        yield joined.copied(chosen)
+
+
+class _Joined:
+    """The frames of some parts, one part after the other."""
+
+    def __init__(self, parts: list[Rows]) -> None:
+        self.frames = Frames.joined([rows.frames for rows in parts])
+        self._part = np.repeat(np.arange(len(parts)), [len(rows.shift) for rows in parts])
+        self._low = np.concatenate([rows.frames.begin + rows.shift for rows in parts])
+        self._raws = [rows.raw.data for rows in parts]
+
+    def copied(self, chosen: Int | slice) -> Rows:
+        """Frames with their bytes back to back in memory of their own. Neighbours are copied as one slice."""
+        frames, part, low = self.frames.take(chosen), self._part[chosen], self._low[chosen]
+        lengths = frames.end - frames.begin
+        high = low + lengths
+        is_first = np.ones(len(low), np.bool_)
+        is_first[1:] = (low[1:] != high[:-1]) | (part[1:] != part[:-1])
+        first = np.flatnonzero(is_first)
+        last = np.append(first[1:], len(low))[: len(first)] - 1
+        slices = zip(part[first].tolist(), low[first].tolist(), high[last].tolist(), strict=True)
+        content = b"".join([self._raws[each][begin:end] for each, begin, end in slices])
+        return Rows(frames, np.cumsum(lengths) - lengths - frames.begin, np.frombuffer(content, np.uint8))
+
+
+def _copied(*parts: Rows) -> Rows:
+    """The frames of all parts, with their bytes and no others in memory of their own."""
+    return _Joined([*parts]).copied(slice(None))
+
+
+def _apart(some: Rows, rows: Rows) -> Rows:
+    """Some frames of `rows`, without the bytes of the others."""
+    return rows if some is rows else _copied(some)
+
+
+def _size(rows: Rows) -> int:
+    return len(rows.raw) + FRAME_COLUMNS_BYTES * len(rows.shift)

@@ -30,6 +30,10 @@ class Sequenced(NamedTuple):
 
     rows: Int
     """Positions of the committed messages that hold data, in commit order."""
+    at: Int
+    """Of each row: the end of the frame that commits it."""
+    pending: Int
+    """Positions of the messages that the frames open and do not decide, ascending."""
     after: ProducerIndex
     """The index after the last frame."""
 
@@ -71,7 +75,8 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
         SpanForgotten: an acknowledgement above `start` is for a span that was given up.
     """
     if not len(frames.begin):
-        return Sequenced(np.empty(0, np.int64), index)
+        none = np.empty(0, np.int64)
+        return Sequenced(none, none, none, index)
     runs = _runs_of(index, frames)
     end = frames.end[runs.order]
     is_ack = frames.flags[runs.order] == Flag.ACK
@@ -90,9 +95,11 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     rows, at = runs.order[chosen], commit_at[chosen]
     bare = np.flatnonzero((frames.clock == 0) & (frames.end > start))
     rows, at = np.concatenate((rows, bare)), np.concatenate((at, frames.end[bare]))
-    rows = rows[np.lexsort((frames.begin[rows], at))]
+    by_commit = np.lexsort((frames.begin[rows], at))
+    by_commit = by_commit[frames.has_data[rows[by_commit]]]
+    pending = np.sort(runs.order[is_new & ~runs.is_boundary[decided_by]])
     after = _index_after(index, frames, runs, is_new, forgotten)
-    return Sequenced(rows[frames.has_data[rows]], after)
+    return Sequenced(rows[by_commit], at[by_commit], pending, after)
 
 
 def _runs_of(index: ProducerIndex, frames: Frames) -> _Runs:

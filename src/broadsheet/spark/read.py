@@ -18,7 +18,7 @@ from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, frames_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, beginning, begun
-from broadsheet.message.replay import Read, Rows, committed
+from broadsheet.message.replay import Read, Recent, Rows, committed
 from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
@@ -126,7 +126,7 @@ def rows_of(
 
     If the span ends inside a frame, that is the index at the frame's begin.
     """
-    rest = bytearray()
+    recent, rest = Recent(int(index.offset), shape.replay_bytes_max // 2), bytearray()
     for data in read(index.offset, span.end):
         rest += data
         if len(rest) < BLOCK_BYTES and index.offset + len(rest) < span.end:
@@ -137,17 +137,19 @@ def rows_of(
             rest += content
             continue
         base, after = index.offset, ByteOffset(int(frames.end[-1]))
-        index = yield from _block(index, frames, content, read, span, shape)
+        index = yield from _block(index, frames, content, read, span, shape, recent)
         rest += content[after - base :]
     return index
 
 
 def _block(  # noqa: PLR0917 - what one block is made of.
-    index: ProducerIndex, frames: Frames, content: bytes, read: Read, span: Span, shape: Shape
+    index: ProducerIndex, frames: Frames, content: bytes, read: Read, span: Span, shape: Shape, recent: Recent
 ) -> Generator[pa.RecordBatch, None, ProducerIndex]:
     """Yield the rows that one block commits, earlier pending messages included; return the index after it."""
     if shape.is_committed:
-        found = committed(index, frames, content, read, span.begin, bytes_max=shape.replay_bytes_max)
+        found = committed(
+            index, frames, content, read, span.begin, bytes_max=shape.replay_bytes_max, recent=recent
+        )
         while True:
             try:
                 rows = next(found)
