@@ -305,6 +305,22 @@ async def test_what_a_late_listing_misses_is_told_as_lost() -> None:
     assert not crashes
 
 
+async def test_what_a_late_listing_misses_is_not_told_as_trimmed() -> None:
+    """The journal seemed to begin behind it, so that readers from its begin on passed over it unheard."""
+    crashes: list[BaseException] = []
+    shelf = Flaky(None, {})
+    disk, config = await without_files(shelf, crashes, is_stored=False)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        replica = await node.broker.replica(NAME)
+        await _answers(shelf, replica)
+        assert node.broker.status(NAME).begin == 0
+        with pytest.raises(Corrupt, match=r"has \[0, 2000\): `broadsheet journals accept-loss"):
+            await anext(read(replica, ByteOffset(0), None, block=False))
+        behind = ByteOffset(len(FIRST + SECOND))
+        assert (await anext(read(replica, behind, None, block=False))).data == THIRD
+    assert not crashes
+
+
 async def test_a_store_that_answers_late_is_trimmed_as_one_that_answers_at_once() -> None:
     """The log named what only the store had until a checkpoint came, which nothing asked for."""
     crashes: list[BaseException] = []

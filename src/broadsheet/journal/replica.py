@@ -177,9 +177,9 @@ class Replica:
 
     @property
     def begin(self) -> ByteOffset:
-        """The first byte that can still be read."""
-        local = self.closed[0].begin if self.closed else self.spool.begin
-        return min(self.index.begin, local) if len(self.index) else local
+        """The first byte that can still be read, or whose loss nobody has accepted."""
+        here = [each.begin for each in (*self.missing[:1], *self.closed[:1], self.spool)]
+        return min([*here, self.index.begin] if len(self.index) else here)
 
     @property
     def may_upload(self) -> bool:
