@@ -358,6 +358,41 @@ async def test_a_damaged_checkpoint_behind_an_append_that_came_while_it_was_made
     assert not crashes
 
 
+async def test_a_file_that_nothing_proves_is_not_told_as_trimmed() -> None:
+    """J2: one flipped bit of a checkpoint stops the journal, and nobody has accepted that loss.
+
+    The journal seemed to begin behind the files that only this record named: readers from its begin on passed
+    over acknowledged bytes unheard.
+    """
+    parts = [letter * 1500 for letter in (b"a", b"b", b"c", b"d")]
+    config = replace(ROOMY, checkpoint_bytes=1 << 20)
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        replica, housekeeping = await node.broker.replica(NAME), node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        shelf.is_shut = True
+        for part in parts[:3]:
+            assert await append(node, NAME, part) is Status.OK
+        housekeeping.checkpoint()
+        await _idle()
+        assert node.broker._context.log.states[replica.stream].first > 0, "the log was trimmed"
+        assert await append(node, NAME, parts[3]) is Status.OK
+        await _idle()
+        disk = copy_of(disk)
+    shelf.is_shut = False
+    flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # The checkpoint does not decode.
+    async with running(disk, shelf, seed=2, crashes=crashes, config=config) as node:
+        replica = await node.broker.replica(NAME)
+        assert "do not prove what they were" in replica.stop_reason
+        assert (replica.begin, replica.end) == (0, 6000)
+        for at in (0, 1500):
+            with pytest.raises(Corrupt, match="`broadsheet journals accept-loss"):
+                await anext(read(replica, ByteOffset(at), None, block=False))
+        assert (await anext(read(replica, ByteOffset(4500), None, block=False))).data == parts[3]
+    assert not crashes
+
+
 async def test_a_damaged_identity_record_is_written_anew_from_the_newest_epoch_key() -> None:
     """Twenty-one bytes stopped every journal of the node, reads included, and no remedy existed."""
     disk, crashes = await lived(is_vouched=True), list[BaseException]()

@@ -116,7 +116,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     """At least one committed byte from `offset` on, and none at or above `stop`, at most the committed end.
 
     Raises:
-        Trimmed: no fragment has them. Corrupt: they are damaged, or missing.
+        Trimmed: no fragment has them. Corrupt: they are damaged, missing or not proven.
         StoreUnhealthy: no file could be opened for them within `descriptor_wait`.
         OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
     """
@@ -138,7 +138,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     _require_agreement(replica, offset)
     fragment = replica.index.covering(offset)
     if fragment is None:
-        if any(each.begin <= offset < each.end for each in replica.missing):
+        if any(each.begin <= offset < each.end for each in (*replica.missing, *replica.unproven)):
             raise Corrupt(replica.stop_reason)  # Nobody has removed it, or accepted its loss.
         raise trimmed(replica, offset)
     length = min(most, fragment.end - offset)

@@ -38,7 +38,7 @@ from broadsheet.journal.producer_indexing import greatest_point
 from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, unproven, unreadable
 from broadsheet.journal.replica import OpenedReplica
-from broadsheet.journal.set_aside import lost_among, may_go, move_aside, sync_files
+from broadsheet.journal.set_aside import lost_among, may_go, move_aside, spools_in, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, keep_sums, rebuild, spool_name
 from broadsheet.journal.spool_sums import is_sums, sums_name
 from broadsheet.keyspace.core.transaction import (
@@ -118,6 +118,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     try:
         contradicted = await contradiction(context.disk, info.name, spools, listed or ())
         reason = reason or damage or contradicted.reason
+        unnamed = await context.disk.run(lambda: _unnamed(context.disk, directory, spools)) if reason else ()
         await _settle(context, stream, directory, standing, spools, is_cut=found.tail_cut)
         if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)
@@ -146,6 +147,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         named_end=named,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
         is_unsummed=any(each.is_unsummed() for each in plan.spools),
+        unproven=unnamed,
     )
 
 
@@ -193,6 +195,13 @@ def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[ClosedSpoo
     """The spans of the plan without a spool file: the store must have them, in some codec."""
     here = {spool.begin: None for spool in spools}
     return [ClosedSpool(each.begin, each.end, each.sum) for each in plan.spools if each.begin not in here]
+
+
+def _unnamed(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> list[ClosedSpool]:
+    """The spans of the spool files that no record names. They are kept, and not served."""
+    here = {spool.begin: None for spool in spools}
+    found = [each for each in spools_in(disk, directory) if each[1] not in here and each[2]]
+    return [ClosedSpool(begin, ByteOffset(begin + size), EMPTY_SUM) for _, begin, size in found]
 
 
 def _rebuild(

@@ -74,12 +74,10 @@ class OpenedReplica(NamedTuple):
     head: ByteOffset
     registers: RegisterState | None
     attempts: Attempts
-    """Of the last conditional appends."""
     spool: SpoolFile
     closed: list[SpoolFile]
     """Spools that are not yet known to be stored, by offset."""
     stored: Index
-    """The fragments in the store."""
     store: FragmentStore
     stop_reason: str
     """Why no content may be appended until an operator acts; empty if it may."""
@@ -97,6 +95,8 @@ class OpenedReplica(NamedTuple):
     """What an operator should look at although the journal takes appends; empty if nothing."""
     named_end: ByteOffset = ByteOffset(0)
     """The greatest offset of a stored producer index, as far as the store has told it."""
+    unproven: Sequence[ClosedSpool] = ()
+    """Spool files of a stopped journal that no record names: their content is neither served nor gone."""
 
 
 class Replica:
@@ -107,7 +107,7 @@ class Replica:
         self.context = context
         self.info, self.name = opened.info, opened.info.name
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
-        self.spool, self.closed = opened.spool, opened.closed
+        self.spool, self.closed, self.unproven = opened.spool, opened.closed, opened.unproven
         self.index, self.store, self.stop_reason = opened.stored, opened.store, opened.stop_reason
         self.awaited, self.is_listed, self.missing = opened.awaited, opened.is_listed, list[ClosedSpool]()
         self.opened_head, self.named_end, self.notice = opened.head, opened.named_end, opened.notice
@@ -178,7 +178,7 @@ class Replica:
     @property
     def begin(self) -> ByteOffset:
         """The first byte that can still be read, or whose loss nobody has accepted."""
-        here = [each.begin for each in (*self.missing[:1], *self.closed[:1], self.spool)]
+        here = [each.begin for each in (*self.missing[:1], *self.unproven[:1], *self.closed[:1], self.spool)]
         return min([*here, self.index.begin] if len(self.index) else here)
 
     @property
