@@ -9,6 +9,7 @@ import errno
 from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ import broadsheet
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, Offset
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.committed_reads import read
+from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, Proposal, decode, encode_checkpoint
@@ -358,30 +360,40 @@ async def test_a_damaged_checkpoint_behind_an_append_that_came_while_it_was_made
     assert not crashes
 
 
-async def test_a_file_that_nothing_proves_is_not_told_as_trimmed() -> None:
-    """J2: one flipped bit of a checkpoint stops the journal, and nobody has accepted that loss.
-
-    The journal seemed to begin behind the files that only this record named: readers from its begin on passed
-    over acknowledged bytes unheard.
-    """
-    parts = [letter * 1500 for letter in (b"a", b"b", b"c", b"d")]
-    config = replace(ROOMY, checkpoint_bytes=1 << 20)
+async def waiting_for_their_store(parts: Sequence[bytes]) -> tuple[SimDisk, Shelf, JournalsConfig]:
+    """A journal whose last record but one is a checkpoint, which alone names all closed files but one."""
+    config = replace(ROOMY, checkpoint_bytes=1 << 20)  # None comes by itself.
     disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
     async with running(disk, shelf, seed=1, crashes=crashes, config=config) as node:
         await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
         replica, housekeeping = await node.broker.replica(NAME), node.broker._slots[NAME].housekeeping
         assert housekeeping is not None
         shelf.is_shut = True
-        for part in parts[:3]:
+        for part in parts[:-1]:
             assert await append(node, NAME, part) is Status.OK
         housekeeping.checkpoint()
         await _idle()
         assert node.broker._context.log.states[replica.stream].first > 0, "the log was trimmed"
-        assert await append(node, NAME, parts[3]) is Status.OK
+        assert await append(node, NAME, parts[-1]) is Status.OK
         await _idle()
-        disk = copy_of(disk)
+        left = copy_of(disk)
+    assert not crashes
     shelf.is_shut = False
-    flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # The checkpoint does not decode.
+    return left, shelf, config
+
+
+LONG: Final = [letter * 1500 for letter in (b"a", b"b", b"c", b"d")]
+
+
+async def test_a_file_that_nothing_proves_is_not_told_as_trimmed() -> None:
+    """J2: a damaged checkpoint stopped the journal, which then seemed to begin behind what this one named.
+
+    Readers from its begin on passed over acknowledged bytes, whose loss nobody had accepted, unheard.
+    """
+    disk, shelf, config = await waiting_for_their_store(LONG)
+    name, at = place_of(disk, b"\xaefragment_begin", ".wal")
+    disk.state.change(disk.state.files[name], Write(at, b"X" * 200))
+    crashes: list[BaseException] = []
     async with running(disk, shelf, seed=2, crashes=crashes, config=config) as node:
         replica = await node.broker.replica(NAME)
         assert "do not prove what they were" in replica.stop_reason
@@ -389,7 +401,24 @@ async def test_a_file_that_nothing_proves_is_not_told_as_trimmed() -> None:
         for at in (0, 1500):
             with pytest.raises(Corrupt, match="`broadsheet journals accept-loss"):
                 await anext(read(replica, ByteOffset(at), None, block=False))
-        assert (await anext(read(replica, ByteOffset(4500), None, block=False))).data == parts[3]
+        assert (await anext(read(replica, ByteOffset(4500), None, block=False))).data == LONG[3]
+    assert not crashes
+
+
+async def test_one_flipped_bit_of_a_checkpoint_hides_no_closed_file_if_an_append_came_behind_it() -> None:
+    """Sums were looked for in the last record alone: the journal stopped, and its files were given up."""
+    sound, shelf, config = await waiting_for_their_store(LONG)
+    crashes: list[BaseException] = []
+    for what, bit in ((b"\xaefragment_begin", 64), (b"\xcd\x0b\xb8\xa3end", 1)):  # A name; a begin, 3000.
+        disk, stored = copy_of(sound), Shelf(None, dict(shelf.objects))
+        name, at = place_of(disk, what, ".wal")
+        flip(disk, name, at + 2, bit=bit)
+        for seed in (2, 3):
+            async with running(
+                disk, stored, seed=seed, crashes=crashes, config=config, is_last=False
+            ) as node:
+                assert (await node.broker.replica(NAME)).stop_reason == ""
+                assert await shown(node, NAME) == b"".join(LONG)
     assert not crashes
 
 

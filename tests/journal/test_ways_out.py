@@ -610,7 +610,7 @@ async def test_registers_that_went_with_a_damaged_record_are_lost_and_not_those_
 
 
 async def test_files_that_only_a_damaged_checkpoint_names_are_told_before_they_are_moved_aside() -> None:
-    """One flipped bit: the operator was told that nothing is lost, and acknowledged bytes were moved away."""
+    """A bad sector: the operator was told that nothing is lost, and acknowledged bytes were moved away."""
     config = replace(ROOMY, checkpoint_bytes=1 << 20)  # None comes by itself.
     disk, crashes = SimDisk(), list[BaseException]()
     async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
@@ -621,7 +621,8 @@ async def test_files_that_only_a_damaged_checkpoint_names_are_told_before_they_a
         for letter in (b"d", b"e"):
             assert await append(node, NAME, letter * 1_100) is Status.OK
         await _idle()
-    flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # Its checkpoint does not decode.
+    name, at = place_of(disk, b"\xaefragment_begin", ".wal")
+    disk.state.change(disk.state.files[name], Write(at, b"X" * 200))  # Its checkpoint tells no sum.
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
         assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)

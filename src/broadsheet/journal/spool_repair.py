@@ -85,7 +85,8 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
     if is_last_sure:
         # A file that the log vouches for to its end needs no other witness.
         open_ended = [each for each in found if each.end > plan.end or not witnesses.is_based]
-        taken += _claimed_by_bytes(disk, directory, open_ended, claims.last)
+        lists = [each for each in claims.checkpoints if tells_no_other_registers(each, witnesses.registers)]
+        taken += _claimed_by_bytes(disk, directory, open_ended, claims.last, [*lists, claims.last])
     if told_to is not None and claims.is_tail:
         # A missing record may be of an append whose registers were never put.
         taken = [each for each in taken if each.end <= told_to]
@@ -148,18 +149,18 @@ def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
 
 
 def _claimed_by_bytes(
-    disk: Disk, directory: str, found: Sequence[SpoolFound], last: bytes
+    disk: Disk, directory: str, found: Sequence[SpoolFound], last: bytes, records: Sequence[bytes]
 ) -> Iterable[Claim]:
-    """Claims for the spools whose sum is among the bytes of the last record.
+    """Claims for the spools whose sum is among the bytes of the last record, or of a checkpoint.
 
-    The sum of a whole file may be anywhere in the record. If a file has later bytes that were never adopted,
-    the sum in the record's head counts, for an end that the head names, or would name without one damaged
-    bit.
+    The sum of a whole file may be anywhere in one of the `records`. If a file has later bytes that were never
+    adopted, the sum in the last record's head counts, for an end that the head names, or would name without
+    one damaged bit.
     """
     ends = possible_ends(last)
     for each in found:
         for end, digest in _sums(disk, directory, each, [*ends, each.end]):
-            if tells(last, digest) if end == each.end else tells_sum(last, digest):
+            if any(tells(r, digest) for r in records) if end == each.end else tells_sum(last, digest):
                 yield Claim(each.begin, end, digest, first_append=0, registers=None, told_from=end)
 
 

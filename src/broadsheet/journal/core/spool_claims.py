@@ -63,6 +63,9 @@ class Claims(msgspec.Struct, frozen=True):
     """How many of `claims`, at their end, are the last record's."""
     unreadable: Sequence[bytes] = ()
     """The records that do not decode; empty bytes for each missing one."""
+    checkpoints: Sequence[bytes] = ()
+    """The records that are no proposals, as they were found, damaged or not: such a one may list closed files
+    whose begin or end is what is damaged."""
     is_tail: bool = False
     """Whether they are all of a tail that was cut."""
 
@@ -102,6 +105,7 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) ->
         is_end_open=is_end_known and end_before is None and last[:1] != bytes((PROPOSAL,)),
         last_count=len(claims) - count_before,
         unreadable=tuple(unreadable),
+        checkpoints=tuple(bytes(each) for each in suspects if each and each[0] != PROPOSAL),
         is_tail=is_tail,
     )
 
