@@ -69,7 +69,6 @@ class OpenedReplica(NamedTuple):
     info: JournalInfo
     stream: LogStreamId
     directory: str
-    """Of the spool files."""
     epoch: Epoch
     head: ByteOffset
     registers: RegisterState | None
@@ -178,7 +177,8 @@ class Replica:
     @property
     def begin(self) -> ByteOffset:
         """The first byte that can still be read, or whose loss nobody has accepted."""
-        here = [each.begin for each in (*self.missing[:1], *self.unproven[:1], *self.closed[:1], self.spool)]
+        here = [each.begin for each in (*self.missing[:1], *self.unproven[:1])]
+        here += [each.begin for each in (*self.closed[:1], self.spool)]
         return min([*here, self.index.begin] if len(self.index) else here)
 
     @property
