@@ -23,7 +23,7 @@ from broadsheet.control.core import value as module
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
 from broadsheet.control.core.messages import Accept, AcceptedBallot, Held, Prepare, Read
-from broadsheet.control.core.proposer import State
+from broadsheet.control.core.proposer import NO_SETS, State
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, NO_BALLOT, Acceptor, Ballot
 from broadsheet.control.document_chunks import send_document
@@ -332,8 +332,12 @@ async def test_documents_that_do_not_end_have_a_share_and_leave_others_theirs(tm
         scope.defer(server.close)
         try:
             greedy = await dial(ports, address, limits=WireLimits())
-            begun = [
-                await greedy.open("metastore.compare_and_set", CompareAndSetRequest(1)) for _ in range(30)
+            prepare = Prepare(
+                NodeId("n2"), NO_BALLOT, Acceptor(NodeId("n1"), Incarnation(1)), NO_BALLOT, NO_SETS
+            )
+            begun = [await greedy.open("metastore.prepare", prepare) for _ in range(15)]
+            begun += [
+                await greedy.open("metastore.compare_and_set", CompareAndSetRequest(1)) for _ in range(15)
             ]
             for stream in begun:
                 with suppress(Throttled):

@@ -21,6 +21,7 @@ from broadsheet.errors import (
     ShuttingDown,
     Status,
     Throttled,
+    TooLarge,
     Unknown,
     Unreachable,
 )
@@ -189,6 +190,36 @@ async def test_appends_that_wait_for_room_are_taken_by_a_journal_that_was_made_a
             gone.release()
             await asyncio.gather(*appends)
             assert sorted(marks(bytes(made.content))) == [*range(20 if is_together else 10)]
+
+
+async def test_many_appends_that_were_refused_and_find_no_stream_any_more_are_refused() -> None:
+    """C2: nothing of them is in any journal, and at the end of their time they were in doubt."""
+    async with world() as w, asyncio.timeout(20):
+        opened: list[Log] = [Deleted()]
+
+        async def open_once(_call: object, request: RunRequest) -> RunOpened:
+            if not opened:
+                await asyncio.Event().wait()
+            return await open_run(opened.pop(), request)
+
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(open_once)
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+            with pytest.raises(Unreachable, match="it could not be sent in"):
+                await client.journals.append_many(NAME, [b"refused"], timeout=0.3)
+
+
+async def test_appends_that_make_a_run_above_the_frames_of_their_node_are_refused_at_once() -> None:
+    """What no stream takes is not sent again on another one."""
+    async with world(WireLimits(frame_bytes_max=128 << 10)) as w, asyncio.timeout(20):
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(lambda _, request: open_run(Log(), request))
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+            appends = [asyncio.ensure_future(client.journals.append(NAME, bytes(LENGTH))) for _ in range(3)]
+            told = await asyncio.gather(*appends, return_exceptions=True)
+            assert [type(each) for each in told] == [TooLarge] * 3
 
 
 async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path: Path) -> None:

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.base.time import Instant
+from broadsheet.errors import Throttled
 from broadsheet.runtime.turn import Turn
-from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Accounts, Holding, Owned
+from broadsheet.wire.account import (
+    KEPT_BYTES_MIN,
+    SHARE_OF_CONTROL,
+    TASKS_MIN,
+    Accounts,
+    Holding,
+    Owned,
+)
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.server_connection import Backpressure
 from tests.wire.harness import LoopPorts, until
@@ -121,8 +129,21 @@ async def test_what_handlers_keep_is_shared_whatever_else_is_in_flight(busy_byte
     assert kept[0] <= LIMITS.node_in_flight_bytes_max // 2 <= kept[0] + 2 * MIB
     assert kept[1] >= LIMITS.node_in_flight_bytes_max // 6 - MIB
     assert node.kept_bytes == sum(kept) < LIMITS.node_in_flight_bytes_max
+    node.keep(node.enter("the rest", is_control=True), LIMITS.node_in_flight_bytes_max - sum(kept))
     assert node.keep_refusal(small, LIMITS.floor_bytes) is None
+    assert isinstance(node.keep_refusal(small, LIMITS.floor_bytes + 1), Throttled)
     node.check()
+
+
+async def test_a_connection_leaves_its_caller_as_much_to_keep_as_it_keeps() -> None:
+    """Without tokens all nodes and operators of a machine are one caller."""
+    node = accounts(WireLimits(reserve_bytes=MIB, node_in_flight_bytes_max=10 * MIB))
+    first, second = (node.enter("machine", is_control=True) for _ in range(2))
+    while node.keep_refusal(first, MIB) is None:
+        node.keep(first, MIB)
+
+    assert 0 <= first.kept_bytes - KEPT_BYTES_MIN // 3 <= MIB, "a small budget is not that of documents"
+    assert node.keep_refusal(second, first.kept_bytes - 2 * MIB) is None
 
 
 class Waits(Backpressure):
