@@ -6,6 +6,8 @@ by a model. One process writes, so nothing is sent and no client is cut off; the
 and what is judged. The same plan gives the same run. Source: ALICE, OSDI 2014.
 """
 
+import errno
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from time import process_time
@@ -128,6 +130,36 @@ class CrashEpisode:
         found = self._lived(disk_state, work, clock=clock, operations=operations)
         return found[0] if found else None
 
+    def fail(
+        self,
+        disk_state: DiskState,
+        work: Callable[[Life, SimDisk], Coroutine[Any, Any, T]],
+        *,
+        code: int,
+        number: int,
+        clock: NodeClock | None = None,
+    ) -> T | None:
+        """One life of which one disk operation fails, and which may end by that.
+
+        Args:
+            code: with which error. A sync that fails with EIO has lost what it should have made durable.
+            number: which operation fails.
+        """
+        left = [number]
+
+        def reach(moment: str) -> None:
+            left[0] -= 1
+            if left[0]:
+                return
+            if code == errno.EIO and moment in ("disk.sync", "disk.sync_dir"):
+                disk_state.health.sync_errors = 1
+            else:
+                raise OSError(code, os.strerror(code), moment)
+
+        found = self._lived(disk_state, work, clock=clock, reach=reach)
+        disk_state.health.sync_errors = 0
+        return found[0] if found else None
+
     def blind(
         self,
         disk_state: DiskState,
@@ -177,19 +209,21 @@ class CrashEpisode:
         *,
         clock: NodeClock | None,
         operations: int | None = None,
+        reach: Callable[[str], None] | None = None,
     ) -> list[T]:
         """What `work` returned: nothing where it did not come to its end."""
         self.lives += 1
         life = Life(NODE, self.lives, clock or self.clock)
         left = [operations or 0]
 
-        def reach(_moment: str) -> None:
+        def kill(_moment: str) -> None:
             left[0] -= 1
             if left[0] == 0:
                 self.world.end(life)
                 raise Gone(f"{life!r} is killed in operation {operations} of its disk")
 
-        disk = SimDisk(disk_state, life=life, reach=reach if operations else None)
+        reach = kill if operations else reach
+        disk = SimDisk(disk_state, life=life, reach=reach)
         results: list[T] = []
         errors: list[BaseException] = []
 
@@ -208,7 +242,7 @@ class CrashEpisode:
             raise self.world.failure
         if errors:
             raise errors[0]
-        if not results and not operations:
+        if not results and reach is None:
             raise Violation(f"life {self.lives} waits for something that never comes")
         return results
 

@@ -6,13 +6,13 @@ make it unavailable. `journalmodel` judges what the node shows.
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from broadsheet.base.time import WallTime
-from broadsheet.base.types import Buffer, JournalName, NodeId
+from broadsheet.base.types import Buffer, ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Status
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.committed_reads import read
@@ -20,6 +20,8 @@ from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.messages import Commit
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.role import JournalsRole
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.keyspace.core.transaction import Limits
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.local.role import KeyspaceRole
@@ -150,3 +152,29 @@ async def status_of(answered: Awaitable[Commit]) -> Status:
     except BroadsheetError as error:
         return error.status
     return Status.OK
+
+
+class UnaryTold(UnaryAppend):
+    """An append that says what becomes of it."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, content: bytes, told: Callable[[Status, int, int], None]) -> None:
+        super().__init__(content)
+        self._told = told
+
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
+        """Its client is told."""
+        self._told(status, begin, end)
+        super().answer(status, begin, end, message)
+
+
+class StreamedTold(StreamedAppend):
+    """The same in a stream."""
+
+    told: Callable[[Status, int, int], None]
+
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
+        """Its client is told."""
+        self.told(status, begin, end)
+        super().answer(status, begin, end, message)

@@ -70,6 +70,8 @@ NEWEST: Final = 0.4
 """Of the logs that are damaged, the share where the newest batch is."""
 HEADER: Final = 0.4
 """Of those, the share where its header is: then nothing but its frames tells of it."""
+NEWER: Final = 0.6
+"""Of the batches that tell of something, the share that is of the last ones: what is older is told again."""
 SEVERAL: Final = 0.3
 """Of the others, the share that lose several batches, of several streams."""
 
@@ -144,3 +146,37 @@ def _lost(name: str, content: bytearray, found: Sequence[BatchHeader], random: R
         content[header.at : end] = bytes(end - header.at)
     what = f"lost batches {lost[0].batch} to {lost[-1].batch} of {name}"
     return Hurt(name, bytes(content), what, is_newest=False, is_bit=False)
+
+
+def hurt_telling(
+    image: dict[str, bytes], random: Random, log: str, telling: bytes, *, is_whole: bool = False
+) -> Hurt | None:
+    """A batch of a log that tells of something, with a flipped bit or a lost sector, or lost with others.
+
+    Not the newest one. None where no batch holds `telling`.
+
+    Args:
+        is_whole: as `hurt`.
+    """
+    older = batches_of(image, log)[:-1]
+    found = [each for each in older if telling in image[each[0]][each[1].at : each[1].at + each[1].length]]
+    if not found:
+        return None
+    if random.random() < NEWER:
+        found = found[-3:]
+    name, header = found[random.randrange(len(found))]
+    content = bytearray(image[name])
+    if is_whole and random.random() < SEVERAL:
+        behind = [each for where, each in older if where == name and each.batch >= header.batch]
+        return _lost(name, content, behind[: random.randrange(1, 4)], random)
+    at = header.at + random.randrange(header.length)
+    if random.random() < 0.5:
+        content[at] ^= 1 << random.randrange(8)
+        what = f"a bit flipped at {at} of {name}"
+    else:
+        at -= at % SECTOR
+        content[at : at + SECTOR] = bytes(SECTOR)
+        what = f"a lost sector at {at} of {name}"
+    if content == image[name]:
+        return None
+    return Hurt(name, bytes(content), f"{what}, which tells of {telling!r}", is_newest=False, is_bit=False)

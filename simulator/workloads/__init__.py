@@ -18,6 +18,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("journal", Tier.CRASHES): "simulator.workloads.journal:JournalWorkload",
     ("keyspace", Tier.SERVICES): "simulator.workloads.keyspace:KeyspaceWorkload",
     ("keyspace", Tier.CRASHES): "simulator.workloads.keyspace_crashes:KeyspaceCrashes",
+    ("lifecycle", Tier.CRASHES): "simulator.workloads.lifecycle:LifecycleWorkload",
     ("log", Tier.CRASHES): "simulator.workloads.log:LogWorkload",
     ("metastore", Tier.MACHINES): "simulator.workloads.metastore:MetastoreWorkload",
     ("metastore", Tier.SERVICES): "simulator.workloads.metastore_service:MetastoreServiceWorkload",

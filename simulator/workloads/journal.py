@@ -12,7 +12,7 @@ Source: J1-J7, W6, W7; `docs/protocols/journals.md`.
 import asyncio
 import errno
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
@@ -35,7 +35,6 @@ from broadsheet.journal.keys import decode_registers
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.set_aside import LOST_SUFFIX
-from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.ports import Random
 from broadsheet.runtime.role import Ports, Services
@@ -57,7 +56,16 @@ from simulator.journalmodel import (
     judge_attempts,
     registers_behind,
 )
-from simulator.journalnode import JOURNALS, KEYSPACE, Running, Shelf, start, status_of
+from simulator.journalnode import (
+    JOURNALS,
+    KEYSPACE,
+    Running,
+    Shelf,
+    StreamedTold,
+    UnaryTold,
+    start,
+    status_of,
+)
 from simulator.logdamage import hurt
 from simulator.workload import Violation
 from simulator.world import Life
@@ -565,32 +573,6 @@ def _beside(image: dict[str, bytes]) -> list[bytes]:
     ]
 
 
-class _Unary(UnaryAppend):
-    """An append that says what becomes of it."""
-
-    __slots__ = ("_told",)
-
-    def __init__(self, content: bytes, told: Callable[[Status, int, int], None]) -> None:
-        super().__init__(content)
-        self._told = told
-
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
-        """Its client is told."""
-        self._told(status, begin, end)
-        super().answer(status, begin, end, message)
-
-
-class _Streamed(StreamedAppend):
-    """The same in a stream."""
-
-    told: Callable[[Status, int, int], None]
-
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
-        """Its client is told."""
-        self.told(status, begin, end)
-        super().answer(status, begin, end, message)
-
-
 class _Life:
     """One process."""
 
@@ -736,7 +718,7 @@ class _Life:
         """An append that the log does not take, after the spool has; then somebody reads."""
         limit = JOURNALS.wal.record_bytes_max
         append = self.model.note(replica.name, self.random.randbytes(limit), self._condition(replica))
-        run = _Unary(append.content, partial(self._told, append))
+        run = UnaryTold(append.content, partial(self._told, append))
         replica.deliver(Submitted(run=run, count=1, length=len(append.content), condition=append.condition))
         if self.random.random() < 0.5:
             self._append(replica, 300)
@@ -811,10 +793,10 @@ class _Life:
             attempt=random.randbytes(16) if random.random() < 0.7 else b"",
         )
 
-    def _append(self, replica: Replica, length: int) -> _Unary:
+    def _append(self, replica: Replica, length: int) -> UnaryTold:
         content = self.random.randbytes(self.random.randrange(length))
         append = self.model.note(replica.name, content, self._condition(replica))
-        run = _Unary(append.content, partial(self._told, append))
+        run = UnaryTold(append.content, partial(self._told, append))
         replica.deliver(Submitted(run=run, count=1, length=len(append.content), condition=append.condition))
         return run
 
@@ -832,7 +814,7 @@ class _Life:
         body = random.randbytes(random.randrange(6000))
         append = self.model.note(replica.name, body, self._condition(replica), is_left=is_left)
         self.streams += 1
-        streamed = _Streamed(replica, self.streams, append.condition)
+        streamed = StreamedTold(replica, self.streams, append.condition)
         streamed.told = partial(self._told, append)
         try:
             await streamed.begun
