@@ -156,8 +156,17 @@ def _has_escapes(column: pa.Array) -> bool:
 
 def _floats(column: pa.Array) -> pa.Array:
     found = pc.if_else(pc.is_finite(column), column.cast(TEXT), pa.scalar(None, TEXT))
-    is_whole = pc.invert(pc.or_(pc.match_substring(found, "."), pc.match_substring(found, "e")))
-    return pc.fill_null(pc.if_else(is_whole, concatenated([found, ".0"]), found), "null")
+    is_whole = pc.fill_null(
+        pc.and_(pc.is_finite(column), pc.equal(pc.trunc(column), column)), fill_value=False
+    )
+    if pc.any(
+        is_whole
+    ).as_py():  # Few are, as a rule: a look at all texts would take longer than to make them.
+        whole = found.filter(is_whole)
+        is_bare = pc.invert(pc.match_substring_regex(whole, "[.e]"))
+        dotted = pc.if_else(is_bare, concatenated([whole, ".0"]), whole)
+        found = pc.replace_with_mask(found, is_whole, dotted)
+    return pc.fill_null(found, "null")
 
 
 def _time(column: pa.Array) -> list[Piece]:
