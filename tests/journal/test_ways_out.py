@@ -405,6 +405,19 @@ async def test_a_second_try_to_accept_a_loss_keeps_what_the_first_one_moved_asid
     assert not crashes
 
 
+async def test_a_loss_that_cannot_be_looked_for_now_is_told_to_be_unchanged() -> None:
+    """C2: without a free descriptor a look that changes nothing ended as an error of the node."""
+    disk, crashes = await quarantined(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, faulty=faulty) as node:
+        assert (await node.broker.replica(NAME)).stop_reason
+        faulty.plan(Fault("open", error=errno.EMFILE, name="*.spool", times=1))
+        with pytest.raises(StoreUnhealthy, match="nothing changed: try again"):
+            await accept(node, may_act=False)
+        assert (await accept(node, may_act=True)).is_done
+    assert not crashes
+
+
 @pytest.mark.parametrize("passed", range(4))
 async def test_a_loss_that_is_told_to_be_refused_is_not_accepted(passed: int) -> None:
     """C2: the seal stood in its place, and only to make that durable failed. It was told to be refused."""

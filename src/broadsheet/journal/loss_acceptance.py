@@ -64,7 +64,8 @@ async def report(
 
     Raises:
         InvalidArgument: it accepts appends, `head` is too low, or more than the head is in doubt.
-        StoreUnhealthy: the store cannot be asked. ShuttingDown: the journal was closed meanwhile.
+        StoreUnhealthy: its files cannot be read, or its store cannot be asked. Nothing changed.
+        ShuttingDown: the journal was closed meanwhile.
     """
     name, disk = replica.name, replica.context.disk
     if not (replica.stop_reason or replica.damage) and replica.log_registers is not None:
@@ -75,11 +76,11 @@ async def report(
         here = [each for each in (*replica.closed, replica.spool) if not each.fault]
         try:
             doubted = (await contradiction(disk, name, here, replica.index.everything())).spools
+            reason = replica.stop_reason or replica.damage or registers_lost(name)
+            loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
         except OSError as error:
-            text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
+            text = f"journal {name}: its loss cannot be looked for: {error}; nothing changed: try again"
             raise StoreUnhealthy(text) from error
-        reason = replica.stop_reason or replica.damage or registers_lost(name)
-        loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
     if is_head_only and loss.is_damaged:
         raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(name)}")
     return reason, doubted, loss
