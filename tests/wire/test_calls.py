@@ -1,6 +1,7 @@
 """Unary calls over real sockets: answers, refusals, deadlines, loss."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import Coroutine
 from typing import Any
@@ -137,6 +138,19 @@ async def test_a_lost_connection_makes_a_sent_call_unknown() -> None:
         assert type(caught.value) is Unknown
         with pytest.raises(Unreachable):
             await client.call("test.echo", Echo(), reply=Echo)
+
+
+async def test_a_connection_that_is_lost_before_its_dialler_waits_for_it_is_no_error_of_the_loop() -> None:
+    """A client that was closed while it dialled wrote a traceback to standard error."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with world() as w:
+        made = wire_client.ClientConnection(w.ports, w.limits, w.address, w.server.pool)
+        made.connection_lost(None)
+        assert made.ready.done()
+        del made
+        gc.collect()
+    assert not errors
 
 
 async def test_a_call_that_never_left_is_refused_for_sure() -> None:

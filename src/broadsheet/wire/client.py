@@ -727,6 +727,7 @@ class ClientConnection(ConnectionProtocol):
         """End a lost connection's open requests: `Unreachable` if not sent, else `Unknown`."""
         if not self.ready.done():
             self.ready.set_exception(Unreachable(f"{self.address}: {self.reason}"))
+            self.ready.exception()  # Retrieved, because whoever dialled may have left.
         unsent = self._unsent
         for stream in [*self._calls, *self._streams, *self._runs]:
             if stream in unsent:
