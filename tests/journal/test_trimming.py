@@ -512,6 +512,29 @@ async def test_a_retention_that_was_taken_back_while_the_store_listed_removes_no
         assert (await node.content())[1] == pieces(3, 6)
 
 
+async def test_a_journal_that_is_stopped_while_the_store_lists_loses_nothing_to_a_trim() -> None:
+    """J11: its producer index told of a greater offset, of a newer data directory; the trim went on."""
+    world = World()
+    async with world.node(is_last=True) as node:
+        await node.broker.create(SPEC)
+        replica = await filled(node, 4)
+        listing, is_asked, go_on = world.shelf.list, asyncio.Event(), asyncio.Event()
+
+        async def slow(prefix: str) -> Sequence[Stored]:
+            is_asked.set()
+            await go_on.wait()
+            return await listing(prefix)
+
+        world.shelf.list = slow  # type: ignore[method-assign]
+        trimming, stored = asyncio.ensure_future(trimmed(node, 2 * PIECE)), dict(world.shelf.objects)
+        await is_asked.wait()
+        replica.on_named(ByteOffset(9 * PIECE))
+        go_on.set()
+        with pytest.raises(StoreUnhealthy, match=r"nothing of it is removed now: .* names offset"):
+            await trimming
+        assert (replica.begin, world.shelf.objects) == (0, stored)
+
+
 async def test_between_two_removals_of_one_journal_others_store_their_fragments() -> None:
     """Two journals with 100,000 fragments to remove let nobody else store any for minutes (access.6)."""
     world, other = World(), JournalName("crash/other")

@@ -261,8 +261,12 @@ class Trimming:
                 self._left_below = ByteOffset(0)
         return Trim(replica.begin, kept if replica.begin < min(below, replica.end) else "")
 
-    async def _removable(self, below: ByteOffset) -> tuple[ByteOffset, str]:
-        """Up to which fragment's end content may go, 0 if none; and what stands against more."""
+    def _require_going(self) -> None:
+        """Refuse to remove anything of a journal that is stopped, or whose store may not be written.
+
+        Raises:
+            StoreUnhealthy, ShuttingDown: as `trim`.
+        """
         replica = self._replica
         if replica.is_closed:
             raise self._closed()
@@ -272,6 +276,11 @@ class Trimming:
         if why or not replica.may_upload:
             why = why or silent(replica.store.silence)
             raise StoreUnhealthy(f"journal {replica.name}: nothing of it is removed now: {why}")
+
+    async def _removable(self, below: ByteOffset) -> tuple[ByteOffset, str]:
+        """Up to which fragment's end content may go, 0 if none; and what stands against more."""
+        self._require_going()
+        replica = self._replica
         limits = [(below, "whole fragments are removed")]
         local = replica.closed[0].begin if replica.closed else replica.spool.begin
         limits.append((local, "what is not stored yet stays"))
@@ -312,14 +321,14 @@ class Trimming:
         """Remove every fragment that ends at or below `end`, and the producer indexes below it."""
         replica = self._replica
         listed = await self._listed()
+        self._require_going()  # Its producer index, for example, may have told meanwhile of a greater offset.
         if not is_wanted():
             end = self._left_below
         doomed = sorted((each.fragment for each in listed if each.fragment.end <= end), key=_by_end)
-        if not replica.is_closed:
-            self._left_below = end
-            replica.index.forget(end)
-            replica.store.let_go(replica.name, doomed)
-            replica.store.forget_damage(replica.name, below=end)  # Also of what is gone from the store.
+        self._left_below = end
+        replica.index.forget(end)
+        replica.store.let_go(replica.name, doomed)
+        replica.store.forget_damage(replica.name, below=end)  # Also of what is gone from the store.
         for fragment in doomed:
             async with self._uploading:  # For each: of 100,000 others would wait for minutes.
                 if replica.is_closed:  # A later journal of the name may store the same content.
