@@ -295,6 +295,19 @@ def test_a_commit_above_the_memory_is_read_again_at_most_once_for_each_producer(
     assert measured.bytes - own <= passes * len(content)
 
 
+def test_what_is_read_again_is_read_a_few_mebibytes_at_a_time() -> None:
+    """A node sends 256 KiB at a time. A batch of Arrow for each of these cost more than its rows."""
+    content = one_commit(2000)
+    index = update(begun(JSON_LINES), content[:-200])
+    shape = Shape(pa.schema([ALL.field("producer")]), replay_bytes_max=len(content))
+    span = Span("t/j", int(index.offset), len(content))
+
+    found = [batch.num_rows for batch in rows_of(index, reader(content), span, shape)]
+
+    assert sum(found) == 4000
+    assert len([count for count in found if count]) <= 16 + 2
+
+
 def test_what_is_kept_of_open_spans_is_bounded_and_goes_when_they_end() -> None:
     """A worker of a cluster reads for months; the span of a dead writer stays open for a week."""
     recent, index = replay.Recent(0, 20_000), begun(JSON_LINES)

@@ -25,7 +25,7 @@ Read = Callable[[int, int], Iterator[bytes]]
 Wanted = Mapping[ProducerId, Replay]
 """The producers whose earlier messages the block commits, in the order of their acknowledgements."""
 PORTION_BYTES: Final = 4 << 20
-"""Of so many bytes, and one message more, are the rows that are brought together at a time."""
+"""Of about so many bytes are the rows that are read, or brought together, at a time: each time costs 1 ms."""
 SMALL_BYTES: Final = 1 << 20
 """What is kept of two blocks is put together below this size."""
 FRAME_COLUMNS_BYTES: Final = 49
@@ -169,7 +169,7 @@ class _Block:
         held = _Held(wanted, frames, bytes_max - self.recent.bytes)
         opened = reopened(self.index, wanted)
         state = replace(opened, states={each: opened.states[each] for each in wanted}, forgotten={})
-        for rows, is_kept in self._earlier(held.spans):
+        for rows, is_kept in self._earlier(held.spans, min(PORTION_BYTES, bytes_max // 16)):
             found = sequence(state, rows.frames, _NOTHING)
             state = found.after
             yield held.taken(rows.take(found.pending), is_kept=is_kept)
@@ -181,11 +181,13 @@ class _Block:
         yield from _merged([*held.parts, (self.rows.take(found.rows), found.at)])
         return left, int(own.end[-1])
 
-    def _earlier(self, spans: _Spans) -> Iterator[tuple[Rows, bool]]:
+    def _earlier(self, spans: _Spans, portion_bytes: int) -> Iterator[tuple[Rows, bool]]:
         """The spans' frames before the block, in order, and whether they were kept."""
         at, rest = int(np.min(spans.begins)), bytearray()
         for data in self.read(at, self.recent.begin) if at < self.recent.begin else ():
             rest += data
+            if len(rest) < portion_bytes and at + len(rest) < self.recent.begin:
+                continue
             content = bytes(rest)
             frames = frames_of(self.index.framing, content, at)
             if not len(frames.begin):
