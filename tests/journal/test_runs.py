@@ -192,6 +192,25 @@ async def test_appends_that_wait_for_room_are_taken_by_a_journal_that_was_made_a
             assert sorted(marks(bytes(made.content))) == [*range(20 if is_together else 10)]
 
 
+async def test_appends_on_their_way_to_a_journal_that_is_made_again_keep_the_order_of_their_calls() -> None:
+    """Each frame that was refused went before those that had been refused earlier: the last came first."""
+    async with world() as w, asyncio.timeout(20):
+        gone, made = Deleted(), Log()
+        gone.is_holding = True
+        opened = [gone, made]
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(lambda _, request: open_run(opened.pop(0), request))
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+            appends: list[asyncio.Future[Commit]] = []
+            for number in range(6):
+                appends.append(asyncio.ensure_future(client.journals.append(NAME, b"%d" % number)))
+                await until(lambda: len(gone.held) == len(appends))
+            gone.release()
+            await asyncio.gather(*appends)
+            assert made.content == b"012345"
+
+
 async def test_many_appends_that_were_refused_and_find_no_stream_any_more_are_refused() -> None:
     """C2: nothing of them is in any journal, and at the end of their time they were in doubt."""
     async with world() as w, asyncio.timeout(20):

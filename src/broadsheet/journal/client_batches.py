@@ -8,6 +8,7 @@ another stream. Source: wire.2; journals.21 (tried once).
 
 import asyncio
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
@@ -30,7 +31,8 @@ FRAME_COUNT_MAX: Final = 16_384
 STREAMS_KEPT: Final = 128
 """Run streams that may stay open while they are idle. A connection has a few hundred streams in all."""
 
-Waiter = tuple[Buffer, "asyncio.Future[Commit]"]
+Waiter = tuple[int, Buffer, "asyncio.Future[Commit]"]
+"""The number of the call, the content, and what waits for its answer."""
 
 
 class BatchesByJournal:
@@ -79,6 +81,8 @@ class Batches:
         """What the node takes in one run, if that is less; known once a stream is open."""
         self._stream: ClientRunStream | None = None
         self._ready: list[Waiter] = []
+        self._count = 0
+        """Calls of `append` so far."""
         self._callers: dict[asyncio.Future[Any], bool] = {}
         """The futures of those who wait, each for its own time; whether anything may have been sent."""
         self._sender: asyncio.Task[None] | None = None
@@ -97,7 +101,8 @@ class Batches:
             Refused: it was not appended. Unknown: it may have been appended.
         """
         future: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
-        self._ready.append((content, future))
+        self._count += 1
+        self._ready.append((self._count, content, future))
         self._callers[future] = False
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
@@ -247,8 +252,8 @@ class Batches:
                     batch = self._fitting(_wanted(batch))
                     if not batch:
                         continue
-                    self._callers |= dict.fromkeys([waiter for _, waiter in batch], True)
-                    future = await stream.submit([content for content, _ in batch])
+                    self._callers |= dict.fromkeys([waiter for _, _, waiter in batch], True)
+                    future = await stream.submit([content for _, content, _ in batch])
                 except BroadsheetError as error:
                     if stream is not None and stream.has_ended:
                         self._retry(batch, stream)  # It ended while they waited for room.
@@ -273,7 +278,7 @@ class Batches:
         """Take the ready appends for one frame, without those whose caller has given up."""
         self._ready = _wanted(self._ready)
         size = count = 0
-        for content, _ in self._ready:
+        for _, content, _ in self._ready:
             if count and (size + len(content) > self._frame_bytes_max or count >= FRAME_COUNT_MAX):
                 break
             size, count = size + len(content), count + 1
@@ -282,7 +287,7 @@ class Batches:
 
     def _fitting(self, batch: list[Waiter]) -> list[Waiter]:
         """The first of `batch` that fit into a frame: only now it is known what the node takes."""
-        if sum(len(content) for content, _ in batch) <= self._frame_bytes_max:
+        if sum(len(content) for _, content, _ in batch) <= self._frame_bytes_max:
             return batch
         self._ready[:0] = batch
         return self._take()
@@ -300,8 +305,9 @@ class Batches:
         batch was sent. If there is no journal of that name, or no node, no stream opens.
         """
         self._drop(stream)
-        self._ready[:0] = batch = _wanted(batch)
-        self._callers |= dict.fromkeys([waiter for _, waiter in batch], False)
+        batch = _wanted(batch)
+        self._ready = sorted([*batch, *self._ready], key=itemgetter(0))
+        self._callers |= dict.fromkeys([waiter for _, _, waiter in batch], False)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
@@ -319,7 +325,7 @@ class Batches:
             _fail(batch, error)
             return
         begin = acknowledged.begin
-        for content, waiter in batch:
+        for _, content, waiter in batch:
             end = begin + len(content)
             if not waiter.done():
                 waiter.set_result(Commit(begin=ByteOffset(begin), end=ByteOffset(end)))
@@ -328,7 +334,7 @@ class Batches:
 
 def _wanted(waiters: list[Waiter]) -> list[Waiter]:
     """The appends whose caller still waits. The other callers were told that nothing was sent."""
-    return [each for each in waiters if not each[1].done()]
+    return [each for each in waiters if not each[2].done()]
 
 
 def _frames(contents: Sequence[Buffer], bytes_max: int) -> Sequence[Sequence[Buffer]]:
@@ -360,6 +366,6 @@ def _looked_at(future: "asyncio.Future[Acknowledged]") -> None:
 
 
 def _fail(batch: Sequence[Waiter], error: BroadsheetError) -> None:
-    for _, waiter in batch:
+    for _, _, waiter in batch:
         if not waiter.done():
             waiter.set_exception(error)
