@@ -31,7 +31,7 @@ from broadsheet.journal.set_aside import is_ours
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
 from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.local.seal_file import REMEDY
-from broadsheet.ports import Disk
+from broadsheet.ports import NO_SPACE, Disk
 from broadsheet.wal.inspection import inspected
 
 ORPHANS_NAME: Final = "journals/orphans"
@@ -142,16 +142,23 @@ def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
 
 
 def write_down(disk: Disk, left: Kept) -> None:
-    """Write the kept orphans among the journals to the file that `doctor` reads. Blocking."""
+    """Write the kept orphans among the journals to the file that `doctor` reads. Blocking.
+
+    On a full disk the file stays as it is, or is empty: a node starts without room for it.
+    """
     known = dict.fromkeys(left.named)
     kept = dict.fromkeys(left.streams)
     if left.kept_to:
         kept |= {r: None for r, _ in spool_directories(disk) if r not in known and r <= left.kept_to}
     if kept:
+        content = msgspec.json.encode(sorted(kept))
         file = disk.open(ORPHANS_NAME, create=True)
         try:
-            file.truncate(0)
-            file.write_at(0, (msgspec.json.encode(sorted(kept)),))
+            file.write_at(0, (content,))  # Before it is cut: blocks that it has need no room.
+            file.truncate(len(content))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
         finally:
             file.close()
     elif disk.exists(ORPHANS_NAME):
