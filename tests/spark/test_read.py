@@ -103,26 +103,27 @@ def test_batches_together_give_what_one_reader_sees(
     content = content_of(framing, messages, partial(body_of, framing))
     expected = committed(framing, content)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
-    module.BLOCK_BYTES = data.draw(st.sampled_from([1, 200, 600, 1 << 20]))
-    replay.PORTION_BYTES = data.draw(st.sampled_from([1, 300, 1 << 20]))  # type: ignore[misc]
-    replay.SMALL_BYTES = data.draw(st.sampled_from([0, 400, 1 << 20]))  # type: ignore[misc]
-    got: list[object] = []
-    after: list[ProducerIndex] = []
-    for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
-        stored = update(begun(framing), content[: data.draw(st.integers(0, begin))])
-        index = data.draw(st.sampled_from([stored, *after]))  # Or what an earlier read kept.
-        read = reader(content, data.draw(st.sampled_from([1, 37, 5000])))
-        bytes_max = data.draw(st.sampled_from([0, 150, 500, 2000, 1 << 30]))
-        span = Span("t/j", begin, end)
-        found = rows(index, read, span, Shape(ALL, replay_bytes_max=bytes_max), after)
-        got += [row["offset"] for row in found]
-        for row in found:
-            producer, clock, flags = messages[int(str(row["n"]))]
-            assert (row["producer"], row["clock"], row["flags"]) == (producer, clock, flags)
-            assert row["uuid"] == to_text(pack(ProducerId(producer), Clock(clock), flags))
-            frame_bytes = content[int(str(row["offset"])) : int(str(row["end"]))]
-            body = frame_bytes[:-1] if framing == JSON_LINES else frame_bytes[24:]
-            assert (row["value"], row["malformed"], row["journal"]) == (body, False, "t/j")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_BYTES", data.draw(st.sampled_from([1, 200, 600, 1 << 20])))
+        patch.setattr(replay, "PORTION_BYTES", data.draw(st.sampled_from([1, 300, 1 << 20])))
+        patch.setattr(replay, "SMALL_BYTES", data.draw(st.sampled_from([0, 400, 1 << 20])))
+        got: list[object] = []
+        after: list[ProducerIndex] = []
+        for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
+            stored = update(begun(framing), content[: data.draw(st.integers(0, begin))])
+            index = data.draw(st.sampled_from([stored, *after]))  # Or what an earlier read kept.
+            read = reader(content, data.draw(st.sampled_from([1, 37, 5000])))
+            bytes_max = data.draw(st.sampled_from([0, 150, 500, 2000, 1 << 30]))
+            span = Span("t/j", begin, end)
+            found = rows(index, read, span, Shape(ALL, replay_bytes_max=bytes_max), after)
+            got += [row["offset"] for row in found]
+            for row in found:
+                producer, clock, flags = messages[int(str(row["n"]))]
+                assert (row["producer"], row["clock"], row["flags"]) == (producer, clock, flags)
+                assert row["uuid"] == to_text(pack(ProducerId(producer), Clock(clock), flags))
+                frame_bytes = content[int(str(row["offset"])) : int(str(row["end"]))]
+                body = frame_bytes[:-1] if framing == JSON_LINES else frame_bytes[24:]
+                assert (row["value"], row["malformed"], row["journal"]) == (body, False, "t/j")
 
     assert got == expected
 
