@@ -59,6 +59,8 @@ from broadsheet.runtime.scope import OneByOne
 
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
+ALTERING_LINES: Final = 4
+"""So many journals are altered at a time, each by one alteration."""
 
 T = TypeVar("T")
 
@@ -71,7 +73,7 @@ class Broker:
         self._context, self.troubles = context, context.troubles
         self._slots: dict[JournalName, Slot] = {}
         self._opening = OpeningTurns(context.config.openings_max)
-        self._altering = OneByOne()
+        self._altering = [OneByOne() for _ in range(ALTERING_LINES)]
         self._creating = 0
         """Creates under way, which may have no slot yet."""
         self._fullness = ""
@@ -188,8 +190,9 @@ class Broker:
     ) -> JournalInfo:
         """Change a journal's spec, durably, and have it act by that from now on.
 
-        One alteration of the node is under way at a time: each takes milliseconds of the loop if there are
-        many labels, and thousands that read one spec would be made anew, all in one turn, after each of them.
+        Those of one journal are made one at a time: thousands that read one spec would be made anew, all in
+        one turn, after each of them. All others stand in a few lines: each takes milliseconds of the loop if
+        there are many labels, and waits for a sync.
 
         Raises:
             InvalidArgument: a field cannot be changed, or its new value is not legal. Nothing changed.
@@ -198,7 +201,8 @@ class Broker:
         slot = self._slot(name, create_revision)
         async with slot.altering:  # Those of one journal wait for one another first, and hold up no others.
             work = partial(self._alter, slot, change)
-            return await self._carried(work, f"alter.{name}", line=self._altering)
+            line = self._altering[slot.info.create_revision % ALTERING_LINES]
+            return await self._carried(work, f"alter.{name}", line=line)
 
     async def _alter(self, slot: Slot, change: SpecChange) -> JournalInfo:
         found = await put_altered(self._context.keyspace, slot.info, change)
