@@ -45,8 +45,9 @@ from simulator.lifemodel import Account, Span, fragment_of
 from simulator.logdamage import hurt, hurt_telling
 from simulator.workload import Violation
 from simulator.workloads.journal import small_blocks
-from simulator.workloads.lifecycle_judge import Harm, Judge, accept_keyspace
+from simulator.workloads.lifecycle_judge import Harm, Judge
 from simulator.workloads.lifecycle_life import FULL_BYTES, LifecycleNode
+from simulator.workloads.lifecycle_operator import accept_keyspace
 from simulator.world import Life
 
 EPOCHS: Final = 2
@@ -238,6 +239,7 @@ class _Histories(CrashHistories):
             is_keyspace=found.name.startswith("keyspace/"),
             revisions=(int(directory, 16),) if is_spool else (),
             is_newest=found.is_newest,
+            existing=len(disk.account.incarnations),
         )
         disk.harm = disk.harm.and_(harm)
 
@@ -273,7 +275,9 @@ class _Histories(CrashHistories):
         name, path, revision = random.choice(found)
         disk.state.remove(path)
         disk.state.sync_dir(parent(path))
-        disk.harm = disk.harm.and_(Harm(f"no {path}", revisions=(revision,)))
+        disk.harm = disk.harm.and_(
+            Harm(f"no {path}", revisions=(revision,), existing=len(account.incarnations))
+        )
         if random.random() < 0.7:
             account.note(("gone", name))
             disk.harm = disk.harm.and_(Harm(f"no {name} in the store", objects=(name,), is_gone=True))
@@ -379,7 +383,7 @@ class _Histories(CrashHistories):
         said = await judge.judge()
         if said is None and is_drain:
             return await judge.drain()
-        if said is None and random.random() < 0.5:
+        if said is None and (disk.account.is_map_lost or random.random() < 0.5):
             said = await judge.go_on()
         return said
 

@@ -8,27 +8,25 @@ it stores, trims, and removes. Source: J1-J7, J10, J11, journals.15, journals.32
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
 
-from broadsheet.base.types import ByteOffset, Revision
-from broadsheet.cli.keyspace import accept, drop
+from broadsheet.base.time import Duration
+from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, Corrupt, InvalidArgument, Trimmed
 from broadsheet.journal.committed_reads import next_begin, read
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.spec import spec_key
-from broadsheet.journal.keys import created_at, decode_info
-from broadsheet.journal.messages import LossReply
+from broadsheet.journal.keys import decode_info
+from broadsheet.journal.messages import LossReply, SpecChange
 from broadsheet.journal.replica import Replica
-from broadsheet.keyspace.local.loss_acceptance import look
-from simulator.disk import SimDisk
 from simulator.journalmodel import Standing
 from simulator.journalnode import status_of
-from simulator.lifemodel import ENDLESS, Account, Incarnation, Span, fragment_of, judged, missing
+from simulator.lifemodel import ENDLESS, Incarnation, Span, fragment_of, judged, missing
 from simulator.workloads.lifecycle_life import OPENS_SECONDS, ROUND_SECONDS, LifecycleNode
 
 COMMANDS_MAX: Final = 4
@@ -50,6 +48,8 @@ class Harm(NamedTuple):
     objects: tuple[str, ...] = ()
     is_gone: bool = False
     """Some of these are gone."""
+    existing: int = 0
+    """How many journals had been made: later ones are whole."""
     is_newest: bool = False
     """It was in the newest batch, which nothing vouches for: the last appends may be gone without a word."""
 
@@ -62,6 +62,7 @@ class Harm(NamedTuple):
             (*self.revisions, *other.revisions),
             (*self.objects, *other.objects),
             self.is_gone or other.is_gone,
+            max(self.existing, other.existing),
             self.is_newest or other.is_newest,
         )
 
@@ -90,6 +91,8 @@ class Judge:
             must_tell: what of each incarnation a start told as lost.
         """
         self._must_tell = must_tell
+        self._newest_then: dict[int, int] = {}
+        """Where the newest stored fragment of each journal began as the node had started: that one stays."""
         self.node, self.harm, self.random = node, harm, random
         self.account = node.account
 
@@ -98,6 +101,7 @@ class Judge:
         node = self.node
         if (wrong := self._map()) is not None:
             return wrong
+        self._newest_then = {it.number: self._newest(it) for it in self._live()}
         if node.store.is_shut:
             await asyncio.sleep(self.random.choice((0.1, 7, 20)))
             node.heal()
@@ -141,9 +145,8 @@ class Judge:
                 return f"K: {must.key} was made, and {it and it.key} is there"
             for other in account.of_name(name):
                 if other is not it and not other.is_gone and not other.is_orphan:
-                    revision = keyspace.revision
                     is_doomed = other.is_doomed and other.is_made
-                    told = ("deleted", other.number, revision, revision + 1)
+                    told = ("deleted", other.number, other.revision + 1, keyspace.revision + 1)
                     node.note(told if is_doomed else ("never", other.number))
             if it is not None and info is not None:
                 node.note(("made", it.number, info.create_revision, info.spec))
@@ -232,6 +235,8 @@ class Judge:
     def _is_hurt(self, it: Incarnation) -> bool:
         """Whether what was damaged may have been the journal's."""
         harm = self.harm
+        if it.number >= harm.existing:
+            return False
         return harm.is_log or harm.is_keyspace or it.revision in harm.revisions
 
     def _objects_hurt(self, it: Incarnation) -> list[Span]:
@@ -259,6 +264,8 @@ class Judge:
         gone = missing(it, found, self.account.model)
         gone = [each for each in gone if not self._may_go(it, each, replica.end)]
         refused = [(at, end) for at, end, error in content.refused if isinstance(error, Corrupt)]
+        trimmed = [(at, end) for at, end, error in content.refused if isinstance(error, Trimmed)]
+        trimmed.append((0, replica.begin))
         hurt, report = self._objects_hurt(it), None
         for each in gone:
             is_told = _touches(refused, each)
@@ -270,6 +277,8 @@ class Judge:
             what = f"append {each.append.number} was acknowledged at {each.begin}, and is not served"
             if not self._is_hurt(it) and not _touches(hurt, each):
                 return f"J2: {what}, and nothing of it was damaged; {self._reason(it)}"
+            if _touches(trimmed, each):
+                return f"J2: {what}: readers are told that it was trimmed; {self._reason(it)}"
             if replica.stop_reason and each.end > replica.end:
                 continue  # It stands still, and shows this once the loss of what else is told is accepted.
             report = report or await self._report(it)
@@ -340,10 +349,7 @@ class Judge:
         for it in self._live():
             chance = random.random()
             if chance < 0.25:
-                change = node.change()
-                if "its retention rests" in self._reason(it) and change.retained_bytes is None:
-                    change = msgspec.structs.replace(change, retained_bytes=0)
-                if not await node.alter(it, change):
+                if not await self._altered(it):
                     return f"{it.key}: an alteration is refused: {self._reason(it)}"
             elif chance < 0.45:
                 await node.trim(it, random.choice([*it.acknowledged.values(), 0]))
@@ -358,6 +364,19 @@ class Judge:
             await asyncio.sleep(ROUND_SECONDS)
         node.check()
         return None
+
+    async def _altered(self, it: Incarnation) -> bool:
+        """Alter it. If its retention rests, a change of something else may be refused: it is said again."""
+        change, does_rest = self.node.change(), "its retention rests" in self._reason(it)
+        if does_rest and await self.node.alter(it, SpecChange(labels={"changed": "else"})):
+            await asyncio.sleep(ROUND_SECONDS)
+        if await self.node.alter(it, change):
+            return True
+        if not does_rest:
+            return False
+        age, most = Duration(change.retention or 0), change.retained_bytes or 0
+        change = msgspec.structs.replace(change, retention=age, retained_bytes=most)
+        return await self.node.alter(it, change)
 
     async def _made(self, name: str) -> str | Incarnation:
         """Make a journal of a name that is free, or will be; it must be empty."""
@@ -410,10 +429,10 @@ class Judge:
 
     async def owed_by_age(self) -> str | None:
         """A start that finds nothing in the way removes what is old: a former one looks again in an hour."""
-        begun, newest = self.node.clock.wall(), {it.number: self._newest(it) for it in self._live()}
+        begun = self.node.clock.wall()
         await asyncio.sleep(ROUND_SECONDS)
         for it in self._live():
-            if (wrong := await self._owed(it, begun=begun, newest=newest[it.number])) is not None:
+            if (wrong := await self._owed(it, begun=begun, newest=self._newest_then[it.number])) is not None:
                 return f"{it.key}: {wrong}"
         return None
 
@@ -430,10 +449,15 @@ class Judge:
         is_hurt = it.is_muddled or bool(self._objects_hurt(it)) or replica.log_registers is None
         if is_hurt or "its retention rests" in reason:
             return None
-        for name, stored in self.account.stored.items():
-            fragment = fragment_of(name)
-            if fragment is None or name.rpartition("/")[0] != it.name or fragment.begin >= newest:
+        here = {name: fragment_of(name) for name in self.account.stored if name.rpartition("/")[0] == it.name}
+        for name, fragment in here.items():
+            if fragment is None or fragment.begin >= newest:
                 continue
+            if any(
+                each and each.begin <= fragment.begin and each.end > fragment.end for each in here.values()
+            ):
+                continue  # It was stored before its journal went on in the same fragment, with which it goes.
+            stored = self.account.stored[name]
             # It looks when a fragment is stored: what the open one has grown by it finds then.
             is_far = spec.retained_bytes and fragment.end <= replica.spool.begin - spec.retained_bytes
             is_old = spec.retention and stored.at + spec.retention <= begun
@@ -448,39 +472,3 @@ def _touches(spans: Sequence[Span], each: Standing) -> bool:
 
 def _spans(told: LossReply) -> list[Span]:
     return [(int(each.begin), int(each.end)) for each in told.lost]
-
-
-def accept_keyspace(account: Account, disk: SimDisk, random: Random, note: Callable[[object], None]) -> None:
-    """`keyspace accept-loss`, and perhaps `drop-orphans`, of a node that does not start."""
-    reached = look(disk, created_at=created_at).found.revision
-    told = accept(disk, {}, may_act=False)
-    spans = [(int(each.begin), int(each.end)) for each in told.lost]
-    note(("map lost", (*spans, (reached + 1, ENDLESS))))
-    wanted: dict[Revision, str] = {}
-    by_revision = {it.revision: it for it in account.incarnations.values() if it.revision}
-    for orphan in reversed(told.orphans):  # Of one name the last that was made is the one to adopt.
-        it = by_revision.get(orphan.revision)
-        if it is None or it.is_gone:
-            continue
-        if it.is_doomed or it.name in wanted.values():
-            note(("never", it.number))
-        elif random.random() < 0.8 and _is_free(disk, orphan.revision, it.name):
-            wanted[orphan.revision] = it.name
-            note(("adopted", it.number, told.revision))
-        else:
-            note(("orphan", it.number))
-    accept(disk, wanted, may_act=True)
-    if random.random() < 0.3:
-        note(("map kept",))
-        for it in account.incarnations.values():
-            if it.is_orphan:
-                note(("never", it.number))
-        drop(disk, may_act=True)
-
-
-def _is_free(disk: SimDisk, orphan: Revision, name: str) -> bool:
-    try:
-        accept(disk, {orphan: name}, may_act=False)
-    except InvalidArgument:
-        return False
-    return True

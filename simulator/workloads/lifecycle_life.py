@@ -240,8 +240,11 @@ class LifecycleNode:
         """Some change of a spec."""
         random = self.random
         change = SpecChange(labels={"changed": str(random.randrange(1000))})
-        if random.random() < 0.3:
+        chance = random.random()
+        if chance < 0.3:
             return change
+        if chance < 0.55:  # Whoever loses this must not go on as before.
+            return SpecChange(retention=Duration(0), retained_bytes=0)
         return SpecChange(
             length=random.choice((None, *LENGTHS)),
             flush_interval=random.choice((None, None, Duration(60 * SECOND), Duration(0))),
