@@ -317,11 +317,12 @@ class Account:
         at = 0
         while at < len(content):
             here = begin + at
+            if is_cut and len(content) - at < HEAD_BYTES:
+                return
             try:
                 append = self.model.appends[int(content[at : at + HEAD_BYTES], 16)]
             except (ValueError, IndexError):
-                if not is_cut or len(content) - at >= HEAD_BYTES:
-                    yield f"J4: nobody appended what stands at {here}: {content[at : at + 40]!r}"
+                yield f"J4: nobody appended what stands at {here}: {content[at : at + 40]!r}"
                 return
             there = content[at : at + len(append.content)]
             owner = self.of_append(append.number)

@@ -277,7 +277,9 @@ class Judge:
             what = f"append {each.append.number} was acknowledged at {each.begin}, and is not served"
             if not self._is_hurt(it) and not _touches(hurt, each):
                 return f"J2: {what}, and nothing of it was damaged; {self._reason(it)}"
-            if _touches(trimmed, each):
+            if _touches(trimmed, each) and not _touches(
+                hurt, each
+            ):  # Nobody knows of an object that is gone.
                 return f"J2: {what}: readers are told that it was trimmed; {self._reason(it)}"
             if replica.stop_reason and each.end > replica.end:
                 continue  # It stands still, and shows this once the loss of what else is told is accepted.
