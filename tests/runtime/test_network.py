@@ -42,6 +42,23 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         split_address(address)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["\ufdfa" * 300_000 + ":1", "host:" + "1" * 5000, "x." * 126 + "xx:65535"],
+    ids=["slow to encode", "no number", "one too long"],
+)
+def test_an_address_that_is_too_long_is_refused_before_anything_looks_at_it(address: str) -> None:
+    """While a name of `metastore.replace` was encoded for its look-up, the node stood still (node.2)."""
+    with pytest.raises(InvalidArgument, match="characters: 259 at most"):
+        split_address(address)
+
+
+def test_the_longest_name_is_an_address() -> None:
+    """253 characters, as the Domain Name System has them."""
+    host = "x." * 126 + "x"
+    assert split_address(f"{host}:65535") == (host, 65535)
+
+
 class Silent:
     """A protocol that keeps its transport."""
 

@@ -40,6 +40,8 @@ KEEPALIVE_IDLE_S: Final = 30
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
 PORT_MAX: Final = 65_535
+ADDRESS_CHARACTERS_MAX: Final = 259
+"""A name of 253, which is the longest, and a port. The look-up of a longer one held the loop for minutes."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -48,6 +50,10 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         InvalidArgument: `address` has neither form.
     """
+    if len(address) > ADDRESS_CHARACTERS_MAX:
+        raise InvalidArgument(
+            f"address {address[:40]!r}... has {len(address)} characters: {ADDRESS_CHARACTERS_MAX} at most"
+        )
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
