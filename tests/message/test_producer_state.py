@@ -127,6 +127,20 @@ def test_a_hole_forgets_open_spans_and_keeps_the_clocks_of_all_others() -> None:
     assert (index.offset, index.states, index.forgotten) == (100, {1: closed}, {2: 3})
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["it first speaks in the hole", "it spoke before"])
+def test_what_is_left_of_a_span_that_began_in_a_hole_is_committed(*, is_known: bool) -> None:
+    """ADR 0123: nothing that is left tells of it. An index that begins behind a lost begin says no less."""
+    first, *span = (
+        framed(FIXED, pack(ProducerId(1), Clock(at << 32), flag), b"x")
+        for at, flag in ((1, Flag.OUTSIDE), (2, Flag.CONTINUE), (3, Flag.CONTINUE), (4, Flag.ACK))
+    )
+    before = update(begun(FIXED), first) if is_known else begun(FIXED)
+    index = behind_hole(before, ByteOffset(before.offset + len(span[0])))
+
+    assert index.forgotten == {}
+    assert sequence(index, frames_of(FIXED, span[1] + span[2], index.offset)).rows.tolist() == [0]
+
+
 def test_a_roll_back_ends_a_forgotten_span_for_good() -> None:
     """Its producer said that nothing of it counts, so that what follows is whole."""
     index = ProducerIndex(framing=FIXED, offset=ByteOffset(9), forgotten={ProducerId(1): 1 << 28})

@@ -12,19 +12,21 @@ from functools import partial
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from broadsheet.base.types import ByteOffset, Revision
 from broadsheet.errors import Corrupt, InvalidArgument, Refused, ShuttingDown, StoreUnhealthy, Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import EMPTY_SUM
-from broadsheet.journal.core.records import Checkpoint, ClosedSpool
+from broadsheet.journal.core.records import NO_ORIGIN, Checkpoint, ClosedSpool
 from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
 from broadsheet.journal.core.seal import Lost, Seal
-from broadsheet.journal.core.spec import epoch_key, spec_key
+from broadsheet.journal.core.spec import epoch_key, framing_of, spec_key
 from broadsheet.journal.keys import EpochValue, Member, decode_epoch, decode_registers, encode_epoch
 from broadsheet.journal.messages import JournalInfo, LostSpan
 from broadsheet.journal.opening import Keys
+from broadsheet.journal.producer_indexing import greatest_point
 from broadsheet.journal.remedies import accept_loss, registers_lost
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.seal_file import read_seal, write_seal
@@ -93,13 +95,16 @@ async def accept(
 
     Raises:
         InvalidArgument: as `look`.
-        StoreUnhealthy: as `look`, or the disk refused. Nothing is accepted.
+        StoreUnhealthy: as `look` and `_with_origin`, or the disk refused. Nothing is accepted.
         Unknown: as `give_up` and `move_epoch`.
     """
     context = replica.context
+    within = context.config.listing_wait
+    indexes = await replica.store.list_side_soon(replica.name, within=within) if replica.is_listed else None
     try:
         # Look again: a journal that lost only its registers accepted appends until it was closed.
         loss = await context.disk.run(partial(look, replica, keys, head=head, doubted=doubted))
+        loss = _with_origin(replica, loss, indexes, head=head)
         await context.disk.run(partial(give_up, replica, loss))
     except OSError as error:
         raise StoreUnhealthy(
@@ -108,6 +113,33 @@ async def accept(
         ) from error
     await move_epoch(context, replica.info, keys, head=loss.head)
     return loss
+
+
+def _with_origin(
+    replica: Replica, loss: Loss, indexes: Sequence[str] | None, *, head: ByteOffset | None
+) -> Loss:
+    """The loss with a new origin, if the journal began at its own, which is lost, and has no index point.
+
+    Above its origin a journal begins if it was trimmed: then it had an index, which is lost (journals.29).
+
+    Args:
+        indexes: the names of the producer indexes; None: the store does not tell.
+
+    Raises:
+        StoreUnhealthy: the store does not tell, and the operator did not choose to go on without it.
+    """
+    kept = loss.checkpoint
+    begins = [kept.fragment_begin, *(each.begin for each in kept.closed)]
+    begin = min([*begins, replica.index.begin] if len(replica.index) else begins)
+    if replica.named_end or not replica.begin <= replica.origin < begin:
+        return loss
+    if indexes is None and head is None and framing_of(replica.info.spec) is not None:
+        raise StoreUnhealthy(
+            f"journal {replica.name}: its fragment store does not answer, and may have a producer index,"
+            " where readers of messages begin; nothing changed: try again when it answers, or choose a --head"
+        )
+    is_new = indexes is not None and not greatest_point(indexes)
+    return replace(loss, checkpoint=replace(kept, origin=begin)) if is_new else loss
 
 
 def look(
@@ -147,7 +179,7 @@ def look(
     lost += [Lost(each.begin, each.end, MISSING, each.sum) for each in replica.missing]
     if replica.log_fault and not seal:
         lost.append(Lost(replica.begin, replica.end, replica.log_fault))
-    reached = max([replica.index.end, *(each.end for each in sound)])
+    reached = max([replica.begin, replica.index.end, *(each.end for each in sound)])
     named = [(replica.index.end, "the fragment store has it"), (replica.end, "it was the committed end")]
     named.append((replica.named_end, "the producer index in the fragment store names it"))
     named += [(each.end, each.why) for each in lost]
@@ -197,6 +229,7 @@ def _checkpoint(replica: Replica, keys: Keys, sound: Sequence[SpoolFile], head: 
         registers=registers,
         closed=tuple(sorted([*awaited, *told], key=lambda each: each.begin)),
         attempts=replica.log_attempts.remembered(),  # Their clients may still ask for the outcome.
+        origin=replica.origin or NO_ORIGIN,
     )
 
 

@@ -103,8 +103,6 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     standing, index = await context.disk.run(lambda: (standing_of(settled=settled), Index(listed or ())))
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys, named=named)
-    if plan.gap and not standing.reason:
-        reason = f"journal {info.name}: {plan.gap}: {accept_loss(info.name)}"
     _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
     aside, spools = await context.disk.run(
@@ -145,6 +143,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         doubted=contradicted.spools,
         notice=unproven(directory, aside),
         named_end=named,
+        origin=plan.origin,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
         is_unsummed=any(each.is_unsummed() for each in plan.spools),
         unproven=unnamed,
@@ -370,6 +369,8 @@ def _missing(
     Args:
         named: the greatest offset of a stored producer index.
     """
+    if plan.gap:
+        return f"journal {info.name}: {plan.gap}: {accept_loss(info.name)}"
     names = [(index.end, "the fragment store"), (named, "the producer index in the fragment store")]
     if keys.epoch is not None:
         epoch = decode_epoch(keys.epoch)

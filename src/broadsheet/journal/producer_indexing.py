@@ -376,7 +376,7 @@ class Indexing:
         self._is_loaded = True
 
     async def _begin(self) -> None:
-        """Begin at the newest undamaged producer index in the store, or at the journal's begin."""
+        """Begin at the newest undamaged producer index in the store, or at the journal's origin."""
         assert self._framing is not None
         while self._points:
             point = self._points[-1]
@@ -391,12 +391,15 @@ class Indexing:
             self._sum = int.from_bytes(stored[-4:], "little")
             self._hold(index, b"")
             return
-        if self._replica.begin > 0:
-            name = self._replica.name
+        name, origin = self._replica.name, self._replica.origin
+        if self._replica.begin > origin:
             raise Corrupt(
-                f"journal {name}: no producer index, and it does not begin at 0: {lost_index(name)}"
+                f"journal {name}: no producer index, and it does not begin at {origin}: {lost_index(name)}"
             )
-        self._hold(begun(self._framing), b"")
+        self._sum = 0
+        self._hold(begun(self._framing, origin), b"")
+        if origin and self._index is not None:
+            await self._store(self._index)  # Readers need an index point there: they cannot begin at 0.
 
     def _hold(self, index: ProducerIndex, unfinished: bytes) -> None:
         """Make `index` the newest producer index; `unfinished` is the begin of a frame above it.

@@ -42,7 +42,7 @@ from broadsheet.journal.core.pipeline_events import (
     Stage,
     StreamFailed,
 )
-from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_proposal
+from broadsheet.journal.core.records import NO_ORIGIN, Checkpoint, ClosedSpool, encode_proposal
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key
 from broadsheet.journal.descriptor_waits import Awaiting
@@ -94,6 +94,8 @@ class OpenedReplica(NamedTuple):
     """What an operator should look at although the journal takes appends; empty if nothing."""
     named_end: ByteOffset = ByteOffset(0)
     """The greatest offset of a stored producer index, as far as the store has told it."""
+    origin: ByteOffset = ByteOffset(0)
+    """As `Checkpoint.origin`."""
     unproven: Sequence[ClosedSpool] = ()
     """Spool files of a stopped journal that no record names: their content is neither served nor gone."""
 
@@ -113,6 +115,7 @@ class Replica:
         self.listing_wanted, self.listed = asyncio.Event(), asyncio.Event()
         """A reader wants what only the store tells; the store has told it, or the replica is closed."""
         self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
+        self.origin = opened.origin
         self._may_upload, self.is_closed, self._is_refusing = not opened.doubted, False, False
         self.log_registers = opened.registers  # After the last record in the log, durable or not.
         self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
@@ -275,6 +278,7 @@ class Replica:
             closed=tuple(sorted([*missed, *closed], key=lambda each: each.begin)),
             attempts=self.log_attempts.remembered(),
             attempts_from=self.log_attempts.known_from,
+            origin=self.origin or NO_ORIGIN,
         )
 
     def _persist(self, effect: Persist) -> None:

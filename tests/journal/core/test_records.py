@@ -9,6 +9,7 @@ from broadsheet.journal.core.attempts import ATTEMPT_BYTES, Remembered
 from broadsheet.journal.core.records import Checkpoint, Proposal, decode, encode_checkpoint, encode_proposal
 from broadsheet.journal.core.recovery import replay
 from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
+from broadsheet.journal.core.seal import checkpoint_of
 
 MINE, OTHER = b"m" * ATTEMPT_BYTES, b"o" * ATTEMPT_BYTES
 REGISTERS = RegisterState(values={"author": "x"}, version=1, at=ByteOffset(7), attempt=MINE)
@@ -97,6 +98,18 @@ def test_a_checkpoint_that_says_nothing_of_attempts_leaves_all_before_it_in_doub
 
     assert replay([checkpoint]).attempts.known_from == 5
     assert replay([]).attempts.known_from == 0
+
+
+def test_only_the_checkpoint_of_a_journal_that_lost_its_begin_has_an_origin() -> None:
+    """Readers of messages begin there, also after the checkpoint was read, and written again."""
+    plain = Checkpoint(
+        epoch=Epoch(3), fragment_begin=ByteOffset(0), end=ByteOffset(5), sum=b"s" * 20, first_append=99
+    )
+    plan = replay([decode(encode_checkpoint(replace(plain, origin=ByteOffset(4))))])
+
+    assert b"origin" not in encode_checkpoint(plain)
+    assert b"origin" not in encode_checkpoint(checkpoint_of(replay([plain])))
+    assert (plan.origin, checkpoint_of(plan).origin) == (4, 4)
 
 
 def test_only_a_checkpoint_beside_a_seal_says_so() -> None:

@@ -30,6 +30,8 @@ IDENTITY: Final = 3
 
 PADDING_MAX: Final = 7
 """Bytes of padding that may follow a record, if its frame does not say how long the record is."""
+NO_ORIGIN: Final = msgspec.UNSET
+"""The origin in the checkpoint of a journal that has none but 0."""
 
 _IS_SPOOLED: Final = 1
 _HAS_ATTEMPT: Final = 2
@@ -85,6 +87,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     is_sealed: bool | msgspec.UnsetType = msgspec.UNSET
     """True: a seal has the reason why the journal takes no appends. Without that file nothing tells of its
     loss. Only such checkpoints have the field."""
+    origin: ByteOffset | msgspec.UnsetType = NO_ORIGIN
+    """Where the journal begins for readers of messages: an operator accepted the loss of all below, and no
+    producer index of it was stored. Only the checkpoints of such a journal have the field."""
 
 
 class ProposalHead(NamedTuple):

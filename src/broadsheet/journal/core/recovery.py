@@ -59,6 +59,8 @@ class RecoveryPlan(msgspec.Struct):
     """The attempts of the last conditional appends."""
     is_sealed: bool = False
     """Whether a seal must tell why the journal takes no appends."""
+    origin: ByteOffset = ByteOffset(0)
+    """As `Checkpoint.origin`."""
     gap: str = ""
     """Why records above `end` are ignored; empty if there are none."""
 
@@ -82,6 +84,7 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
         spools=spools,
         attempts=attempts,
         is_sealed=base.is_sealed is True,
+        origin=base.origin or ByteOffset(0),
     )
     for record in everything:
         if not isinstance(record, Proposal) or record.end <= base.end:

@@ -15,7 +15,7 @@ import msgspec
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import ByteOffset, Generation, JournalName
 from broadsheet.errors import Corrupt
-from broadsheet.journal.core.records import Checkpoint, ClosedSpool
+from broadsheet.journal.core.records import NO_ORIGIN, Checkpoint, ClosedSpool
 from broadsheet.journal.core.recovery import RecoveryPlan
 
 SEAL: Final = 16
@@ -99,4 +99,5 @@ def checkpoint_of(plan: RecoveryPlan) -> Checkpoint:
         closed=tuple(ClosedSpool(each.begin, each.end, each.sum) for each in plan.spools[:-1]),
         attempts=plan.attempts.remembered(),
         attempts_from=plan.attempts.known_from,
+        origin=plan.origin or NO_ORIGIN,
     )
