@@ -5,14 +5,17 @@ The journal says so and names the way out, which works; it is not opened again a
 
 import asyncio
 import errno
+import json
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
 
 from broadsheet.base.types import Buffer
+from broadsheet.cli.keyspace import accept as accept_keyspace
 from broadsheet.errors import Corrupt, Status
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, spec_key
+from broadsheet.journal.orphans import ORPHANS_NAME
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.seal_file import SEAL_NAME
 from broadsheet.runtime.disk import IOV_MAX
@@ -21,6 +24,7 @@ from simulator.disk_state import Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import ROOMY, append, flip, place_of, shown
 from tests.journal.test_healing import Down, lives, until
+from tests.keyspace.test_accept_loss import OTHER, flip_key, lived
 
 SECTOR = 4096
 Bad = dict[tuple[int, int], None]
@@ -317,4 +321,20 @@ async def test_a_reader_of_the_last_sector_of_a_spool_mends_it_whole(bad: Bad) -
         spoil(bad, disk, spool.name, 1)
         assert await shown(node, NAME) == b"idle" * 1_500
         assert (node.broker.status(NAME).reason, spool.file.size()) == ("", 6_000)
+    assert not crashes
+
+
+async def test_a_node_starts_where_its_list_of_orphans_cannot_be_read(bad: Bad) -> None:
+    """W7: a bad sector of a file that only `doctor` reads held up every start, and no command led out."""
+    disk, created = await lived()
+    flip_key(disk, spec_key(OTHER))
+    accept_keyspace(disk, {}, may_act=True)
+
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False):
+        await _idle()
+    spoil(bad, disk, ORPHANS_NAME)
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, is_last=False) as node:
+        assert await shown(node, NAME) == NAME.encode()
+    assert json.loads(bytes(disk.state.files[ORPHANS_NAME].view)) == [created[OTHER]]
     assert not crashes

@@ -396,12 +396,13 @@ async def test_a_deletion_that_a_loss_left_undone_is_done_for_a_journal_of_its_n
     assert not crashes
 
 
-async def test_a_node_that_keeps_orphans_starts_on_a_full_disk() -> None:
+@pytest.mark.parametrize("call", ["open", "write_at", "rename"])
+async def test_a_node_that_keeps_orphans_starts_on_a_full_disk(call: str) -> None:
     """W8: no journal could be read, for want of the block that tells `doctor` of the orphans."""
     disk, created = await lived()
     flip_key(disk, spec_key(OTHER))
     accept(disk, {}, may_act=True)
-    faulty = FaultyDisk(disk, [Fault("write_at", errno.ENOSPC, ORPHANS_NAME)])
+    faulty = FaultyDisk(disk, [Fault(call, errno.ENOSPC, f"{ORPHANS_NAME}*")])
 
     crashes: list[BaseException] = []
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, faulty=faulty) as node:

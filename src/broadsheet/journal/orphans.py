@@ -7,7 +7,7 @@ records, an orphan may be a journal with acknowledged bytes: a start keeps it an
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -144,23 +144,22 @@ def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
 def write_down(disk: Disk, left: Kept) -> None:
     """Write the kept orphans among the journals to the file that `doctor` reads. Blocking.
 
-    On a full disk the file stays as it is, or is empty: a node starts without room for it.
+    A start needs neither the room nor the former file: on a full disk that one stays, and a bad sector of it
+    goes with it.
     """
     known = dict.fromkeys(left.named)
     kept = dict.fromkeys(left.streams)
     if left.kept_to:
         kept |= {r: None for r, _ in spool_directories(disk) if r not in known and r <= left.kept_to}
     if kept:
-        content = msgspec.json.encode(sorted(kept))
-        file = disk.open(ORPHANS_NAME, create=True)
         try:
-            file.write_at(0, (content,))  # Before it is cut: blocks that it has need no room.
-            file.truncate(len(content))
+            with closing(disk.open(f"{ORPHANS_NAME}.new", create=True)) as file:
+                file.truncate(0)
+                file.write_at(0, (msgspec.json.encode(sorted(kept)),))
+            disk.rename(f"{ORPHANS_NAME}.new", ORPHANS_NAME)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-        finally:
-            file.close()
     elif disk.exists(ORPHANS_NAME):
         disk.remove(ORPHANS_NAME)
 
