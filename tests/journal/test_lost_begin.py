@@ -13,6 +13,7 @@ from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import Corrupt, StoreUnhealthy
 from broadsheet.journal.committed_reads import read
+from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
 from broadsheet.journal.messages import LossReply
 from broadsheet.message.columns import frames_of
@@ -34,6 +35,15 @@ MESSAGES = JournalSpec(
 ROOMY = msgspec.structs.replace(JOURNALS, checkpoint_bytes=1 << 20)
 """No checkpoint comes by itself."""
 SHORT = Duration(20 * MILLISECOND)
+
+
+class Indexes(DatedShelf):
+    """A store that takes producer indexes, and no fragment yet."""
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        if not name.endswith(".index"):
+            raise OSError(errno.EIO, f"the store takes no {name}")
+        return await super().put_if_absent(name, body)
 
 
 async def begun(world: World, *, count: int = 3) -> int:
@@ -158,6 +168,29 @@ async def test_a_second_loss_before_the_index_point_is_stored_moves_the_origin()
         assert await committed_from(node, second) == 1
 
 
+async def test_a_loss_above_the_origin_leaves_it_where_it_is() -> None:
+    """What lies between the two holes has its readers, too."""
+    world = World()
+    first = await begun(world)
+    world.shelf = Indexes(world.clock)
+    world.shelf.takes_indexes = False
+    async with world.node(config=ROOMY) as node:
+        await accept(node)
+        await message(node, 1, 3, Flag.OUTSIDE)
+        replica = await node.broker.replica(NAME)
+        replica.deliver(RollAsked())
+        await message(node, 1, 4, Flag.OUTSIDE)
+        await _idle()
+        name, _ = await spoiled(world, node)
+        assert replica.spool.begin > first
+    world.disk.state.change(world.disk.state.files[name], Write(5, b"X"))
+    async with world.node(config=ROOMY) as node:
+        await accept(node)
+    world.shelf.takes_indexes = True
+    async with world.node(is_last=True) as node:
+        assert await point_at(node, first) == first
+
+
 async def test_indexes_that_are_lost_behind_a_lost_begin_are_made_again_while_all_its_bytes_are_here() -> (
     None
 ):
@@ -175,15 +208,6 @@ async def test_indexes_that_are_lost_behind_a_lost_begin_are_made_again_while_al
     async with world.node(is_last=True) as node:
         assert await committed_from(node, end) == 6
     assert [name for name in world.shelf.objects if name.endswith(".index")] == indexes[:1]
-
-
-class Indexes(DatedShelf):
-    """A store that takes producer indexes, and no fragment yet."""
-
-    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
-        if not name.endswith(".index"):
-            raise OSError(errno.EIO, f"the store takes no {name}")
-        return await super().put_if_absent(name, body)
 
 
 @pytest.mark.parametrize("is_gone_before", [False, True], ids=["lost later", "lost before the acceptance"])
