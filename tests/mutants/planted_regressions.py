@@ -23,6 +23,10 @@ UNPROVED = {
     " killed. A test of `tests/wal` does find it",
     "journal_attempts_of_a_damaged_checkpoint": "none of 22 seeds has it since block sums are written beside"
     " spools. A test of `tests/journal/core` does find it",
+    "journal_registers_of_a_missing_record": "none of some dozen seeds has it since a damaged checkpoint proves"
+    " closed files: to be looked for again",
+    "journal_stored_while_a_checkpoint_synced": "none of some dozen seeds has it since 2026-11-23: to be looked"
+    " for again",
 }
 """With the fix out their plans find nothing: it is known only that they pass."""
 SEEN = ("Violation", "Corrupt", "LogFull")
@@ -67,20 +71,6 @@ FIXES = [
         "A journal that pauses before it asks the store again looks for the outage after the pause.",
         "broadsheet.journal.fragments:FragmentStore.list_when_it_answers",
         ("(answered, asked)", "(self._answered, asked)"),
-        Tier.CRASHES,
-    ),
-    (
-        "journal_registers_of_a_missing_record",
-        "A repair takes content whose record is missing, and keeps the registers from before.",
-        "broadsheet.journal.spool_repair:registers_told_to",
-        ("if all(tells_no_other_registers(each, known) for each in claims.unreadable):", "if True:"),
-        Tier.CRASHES,
-    ),
-    (
-        "journal_stored_while_a_checkpoint_synced",
-        "A checkpoint leaves out the sync of a file that is stored before its turn comes.",
-        "broadsheet.journal.housekeeping:Housekeeping._sync",
-        ("released.append(spool.name)", "pass"),
         Tier.CRASHES,
     ),
     (
