@@ -23,9 +23,9 @@ UNPROVED = {
     " killed. A test of `tests/wal` does find it",
     "journal_attempts_of_a_damaged_checkpoint": "none of 22 seeds has it since block sums are written beside"
     " spools. A test of `tests/journal/core` does find it",
-    "journal_registers_of_a_missing_record": "none of some dozen seeds has it since a damaged checkpoint proves"
+    "journal_registers_of_a_missing_record": "none of a dozen seeds has it since a damaged checkpoint proves"
     " closed files: to be looked for again",
-    "journal_stored_while_a_checkpoint_synced": "none of some dozen seeds has it since 2026-11-23: to be looked"
+    "journal_stored_while_a_checkpoint_synced": "none of a dozen seeds has it since 2026-11-23: to be looked"
     " for again",
 }
 """With the fix out their plans find nothing: it is known only that they pass."""
