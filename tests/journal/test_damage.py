@@ -35,7 +35,7 @@ from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Write
 from simulator.journalnode import status_of
-from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, running
+from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, _until, running
 from tests.journal.node_process import NodeProcess
 from tests.support.failpoints import labels_of
 from tests.support.faulty import Fault, FaultyDisk
@@ -419,6 +419,40 @@ async def test_one_flipped_bit_of_a_checkpoint_hides_no_closed_file_if_an_append
             ) as node:
                 assert (await node.broker.replica(NAME)).stop_reason == ""
                 assert await shown(node, NAME) == b"".join(LONG)
+    assert not crashes
+
+
+async def test_a_damaged_file_is_not_told_as_trimmed_where_the_log_is_lost_too() -> None:
+    """J2: the store has all behind it, and nobody has accepted its loss."""
+    parts = [letter * 1500 for letter in (b"a", b"b", b"c", b"d")]
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    shelf.is_shut = True
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        replica, housekeeping = await node.broker.replica(NAME), node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        for part in parts:
+            assert await append(node, NAME, part) is Status.OK
+        housekeeping.checkpoint()
+        await _idle()
+        assert node.broker._context.log.states[replica.stream].first > 0, "the log was trimmed"
+        disk = copy_of(disk)
+    shelf.is_shut = False
+    flip(disk, *place_of(disk, parts[0], ".spool"))
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        await _until(lambda: replica.index.end == 4500, "the store has what is sound")
+        with pytest.raises(Corrupt, match="it is kept, and not served"):
+            await anext(read(replica, ByteOffset(0), None, block=False))
+        await _idle()
+        disk = copy_of(disk)
+    for name in [each for each in disk.state.files if each.startswith("journals/log/")]:
+        disk.state.remove(name)
+    async with running(disk, shelf, seed=3, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        assert replica.begin == 0
+        with pytest.raises(Corrupt, match="`broadsheet journals accept-loss"):
+            await anext(read(replica, ByteOffset(0), None, block=False))
     assert not crashes
 
 

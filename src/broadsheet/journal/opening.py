@@ -198,9 +198,11 @@ def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[ClosedSpoo
 
 def _unnamed(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> list[ClosedSpool]:
     """The spans of the spool files that no record names. They are kept, and not served."""
-    here = {spool.begin: None for spool in spools}
-    found = [each for each in spools_in(disk, directory) if each[1] not in here and each[2]]
-    return [ClosedSpool(begin, ByteOffset(begin + size), EMPTY_SUM) for _, begin, size in found]
+    named = {spool.begin: spool.end for spool in spools}
+    found = [
+        (max(begin, named.get(begin, begin)), begin + size) for _, begin, size in spools_in(disk, directory)
+    ]
+    return [ClosedSpool(begin, ByteOffset(end), EMPTY_SUM) for begin, end in found if begin < end]
 
 
 def _rebuild(
