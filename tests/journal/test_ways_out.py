@@ -18,6 +18,7 @@ from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument, ShuttingDown, SpanForgotten, Status, StoreUnhealthy, Unknown
 from broadsheet.journal.committed_reads import read
+from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.seal import Lost
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
@@ -36,7 +37,7 @@ from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import MULTICAST, ProducerId
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Write
-from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.crash_histories import NAME, Running, Shelf, _idle, _until, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import (
     CONTENT,
@@ -291,6 +292,25 @@ async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files
         replica = await node.broker.replica(NAME)
         assert (replica.stop_reason, replica.end) == ("", len(CONTENT) + 2)
         assert await shown(node, NAME) == b"on"
+    assert not crashes
+
+
+async def test_a_journal_that_is_made_over_stored_content_has_registers_after_one_accepted_loss() -> None:
+    """journals.12: the report said that no registers are lost, and then the journal said that they are."""
+    crashes, shelf = list[BaseException](), Shelf(None, {})
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        assert await append(node, NAME, CONTENT, Condition(union={"author": "A"})) is Status.OK
+        replica = await node.broker.replica(NAME)
+        replica.deliver(RollAsked())
+        await _until(lambda: replica.index.end, "it is stored")
+    async with running(SimDisk(), shelf, seed=2, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        assert (await accept(node, may_act=True, is_head_only=True)).are_registers_lost
+        assert await append(node, NAME, b"on", Condition(check={"author": "A"})) is not Status.OK
+        is_first = Condition(check={"author": None}, union={"author": "B"})
+        assert await append(node, NAME, b"on", is_first) is Status.OK
+        assert await shown(node, NAME) == CONTENT + b"on"
     assert not crashes
 
 

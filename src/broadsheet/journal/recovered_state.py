@@ -82,7 +82,7 @@ def stand(
         reason = seal.reason
         if governs(seal, found.record_generation):
             return RecoveredState(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
-    found = found if settled is not None else _without_epoch(context, directory, plan, found)
+    found = found if settled is not None else _without_epoch(context, directory, plan, found, stored)
     if not found.is_quarantined and not found.tail_cut:
         if seal is not None and not reason:
             remove_seal(disk, directory)  # The log holds everything that the seal says.
@@ -130,18 +130,24 @@ def stand(
     return RecoveredState(plan, reason, seal=sealed, is_sealed=False)
 
 
-def _without_epoch(context: Context, directory: str, plan: RecoveryPlan, found: Recovered) -> Recovered:
+def _without_epoch(
+    context: Context,
+    directory: str,
+    plan: RecoveryPlan,
+    found: Recovered,
+    stored: Sequence[Fragment] | None,
+) -> Recovered:
     """What the log told of a journal that has no epoch key.
 
     If the log has nothing of it either, it was never open, and has lost nothing. But no byte is written
-    before the key is put. So if spool files have content, the key and the records were lost, and perhaps
-    registers with them.
+    before the key is put. So if spool files have content, the key and the records were lost. Of content, also
+    of stored fragments, nobody knows the registers.
     """
     log, stream = context.log, found.stream
     if log.next_offset(stream) or log.is_quarantined(stream) or found.tail_cut:
         return found
     has_content = any(size for _, _, size in spools_in(context.disk, directory))
-    if has_content:
+    if has_content or stored:
         plan.registers = None
     return replace(found, is_quarantined=has_content)
 
