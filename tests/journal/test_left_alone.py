@@ -19,6 +19,7 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.slot import Slot
 from broadsheet.journal.streamed_append import Phase, StreamedAppend
 from broadsheet.runtime.waiting_line import WOKEN_MAX
+from broadsheet.runtime.workers import Lent
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, running
@@ -257,4 +258,47 @@ async def test_a_deletion_does_not_wait_for_a_store_that_hangs(*, is_uploading: 
         shelf.answers.set()
         await removed(node)
         assert shelf.objects == {}, "the rest is removed when the store answers"
+    assert not crashes
+
+
+class Late(Shelf):
+    """A store whose first put ends late, in a thread that nobody can stop."""
+
+    def __init__(self) -> None:
+        super().__init__(None, {})
+        self.begun, self.first = asyncio.Event(), Lent[None]()
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        content = b"".join(body)
+        if self.begun.is_set():
+            return await super().put_if_absent(name, (content,))
+        self.begun.set()
+        try:
+            await self.first
+        finally:
+            self.objects.setdefault(name, content)
+        return True
+
+
+async def test_a_deletion_waits_for_an_upload_that_was_begun_before_a_loss_was_accepted() -> None:
+    """J1: the fragment came into the store after the deletion; a later journal of the name served it."""
+    shelf, crashes = Late(), list[BaseException]()
+    config = replace(JOURNALS, removal_wait=Duration(50 * MILLISECOND))
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(replace(SPEC, fragment=FragmentSpec(length=1024)))
+        replica = await node.broker.replica(NAME)
+        for _ in range(2):
+            run = UnaryAppend(b"x" * 1500)
+            replica.deliver(Submitted(run=run, count=1, length=1500))
+            await run.answered
+        await shelf.begun.wait()
+        replica.stop("a sector is damaged")
+        await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        await node.broker.replica(NAME)
+        await node.broker.delete(NAME, None)
+        is_waiting = bool(node.keyspace.range("items/"))
+        shelf.first.set_result(None)
+        assert is_waiting
+        await removed(node)
+        assert shelf.objects == {}
     assert not crashes

@@ -244,6 +244,8 @@ class Broker:
             await slot.housekeeping.finish()
         async with slot.attempt:
             pass
+        while slot.tasks:  # What was begun before a loss was accepted may still store a fragment.
+            await asyncio.wait(list(slot.tasks))
         await finish_delete(self._context, marked)
 
     async def _carried(
@@ -472,7 +474,8 @@ class Broker:
                 return
             self._tell_space(replica)
             replica.host.start()
-            slot.housekeeping = Housekeeping(replica, uploading=self._context.uploading_to(replica.store))
+            uploading = self._context.uploading_to(replica.store)
+            slot.housekeeping = Housekeeping(replica, uploading=uploading, tasks=slot.tasks)
             slot.housekeeping.start()
             slot.replica = replica
             self.troubles.tried(slot.info.name, is_failed=False)

@@ -56,17 +56,19 @@ FLUSH_RETRY: Final = Duration(1 * SECOND)
 class Housekeeping:
     """Checkpoints and uploads of one replica."""
 
-    def __init__(self, replica: Replica, *, uploading: asyncio.Semaphore) -> None:
+    def __init__(
+        self, replica: Replica, *, uploading: asyncio.Semaphore, tasks: dict[asyncio.Task[None], None]
+    ) -> None:
         """Look after `replica` until it is closed.
 
         Args:
             uploading: bounds the uploads of the node to this store.
+            tasks: has the work under way, and that which replicas before this one have left.
         """
         self._replica, self._context = replica, replica.context
-        self._uploading = uploading
+        self._uploading, self._tasks = uploading, tasks
         self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
         self._is_watched = False  # Whether `_rest` looks again.
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
         self._stored: dict[str, ByteOffset] = {}  # Begins of files that are stored, and the log may name.
         self.trimming = Trimming(
@@ -87,8 +89,8 @@ class Housekeeping:
         """Return once all background work of a closed replica has ended.
 
         Args:
-            within: after this time work that still waits for the store is cancelled. That is safe: if the
-                store accepts such a fragment later, the fragment still has the content of its name.
+            within: after this time work that still waits for the store is cancelled, and goes on until the
+                store answers. That is safe while the journal lives: a fragment has the content of its name.
         """
         assert self._replica.is_closed, "a live replica has more work to come"
         if self._timer is not None:
@@ -160,8 +162,7 @@ class Housekeeping:
     def _flush_later(self) -> None:
         """Look again at the next multiple of the journal's `flush_interval`."""
         if interval := self._flush_interval:
-            wait = Duration(interval - self._context.time.wall() % interval)
-            self._flush_after(wait)
+            self._flush_after(Duration(interval - self._context.time.wall() % interval))
 
     def _flush_after(self, wait: Duration) -> None:
         if self._timer is not None:
@@ -174,8 +175,7 @@ class Housekeeping:
         replica, spool = self._replica, self._replica.spool
         if replica.is_closed or replica.stop_reason:
             return  # A stopped journal gets no content, and rolls no more.
-        interval = self._flush_interval
-        if not interval:
+        if not (interval := self._flush_interval):
             return  # It was altered while this waited for its turn.
         this = self._context.time.wall() // interval
         if spool.length and spool.first_append // interval != this:

@@ -28,6 +28,8 @@ class Slot:
         """Held by the one caller whose change of the spec is made, or is the journal's next."""
         self.deleting = OneByOne()
         """Has the deletions of the journal marked one at a time, so that one of a crowd reads its spec."""
+        self.tasks: dict[asyncio.Task[None], None] = {}
+        """The background work of its replicas, also of one that was closed: a deletion waits for its end."""
         self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
         self.opening_error = ""  # Why the journal is not open yet.
 
