@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 from msgspec.structs import replace
 
 from broadsheet.base.time import MILLISECOND, Duration
-from broadsheet.base.types import Buffer, JournalName
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
@@ -20,7 +20,7 @@ from broadsheet.journal.slot import Slot
 from broadsheet.journal.streamed_append import Phase, StreamedAppend
 from broadsheet.runtime.waiting_line import WOKEN_MAX
 from broadsheet.runtime.workers import Lent
-from simulator.disk import SimDisk
+from simulator.disk import SimDisk, SimFile
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, running
 
@@ -33,6 +33,15 @@ async def node() -> AsyncIterator[Running]:
     async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
         yield node
     assert not crashes
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once it holds."""
+    for _ in range(TURNS_MAX):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never comes to this")
 
 
 async def until_absent(node: Running) -> None:
@@ -301,4 +310,40 @@ async def test_a_deletion_waits_for_an_upload_that_was_begun_before_a_loss_was_a
         assert is_waiting
         await removed(node)
         assert shelf.objects == {}
+    assert not crashes
+
+
+async def test_what_was_stored_beside_a_stream_that_is_given_up_is_named_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its files stayed, and each trim of an idle journal was told to try again in a moment."""
+    flush, shelf, crashes = SimFile.flush, Late(), list[BaseException]()
+    is_placing, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(file: SimFile) -> None:
+        if file.name.endswith(".spool"):
+            is_placing.set()
+            await goes_on.wait()
+        await flush(file)
+
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(replace(SPEC, fragment=FragmentSpec(length=1024)))
+        replica = await node.broker.replica(NAME)
+        for _ in range(3):
+            run = UnaryAppend(b"x" * 1500)
+            replica.deliver(Submitted(run=run, count=1, length=1500))
+            await run.answered
+        await shelf.begun.wait()
+        monkeypatch.setattr(SimFile, "flush", slow)
+        streamed = StreamedAppend(replica, 1, None)
+        streamed.put(b"y" * 3000)
+        streamed.finish()
+        await is_placing.wait()
+        shelf.first.set_result(None)
+        await until(lambda: not replica.closed)
+        await asyncio.sleep(0.01)  # The upload ends, and asks for a checkpoint.
+        streamed.abort(Status.CANCELLED)
+        goes_on.set()
+        trimming = await node.broker.trimming(NAME)
+        assert (await trimming.trim(ByteOffset(1500))).begin == 1500
     assert not crashes

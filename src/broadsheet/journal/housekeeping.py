@@ -274,12 +274,13 @@ class Housekeeping:
         """Sync the spool, write the journal's checkpoint, and trim its log. Must be called between appends.
 
         Does nothing while a streaming append is copied to the tail, because the spool then holds bytes that
-        the log does not have; that append's record leads to the next call.
+        the log does not have. What is stored meanwhile is looked at again: the append may be given up.
         """
         replica, spool = self._replica, self._replica.spool
-        is_owned = any(each.is_placing for each in replica.streamed_appends.values())
-        is_busy = self._is_checkpointing or self.healing.is_active
-        if is_busy or replica.is_closed or is_owned or replica.stop_reason:
+        if self._is_checkpointing or self.healing.is_active or replica.is_closed or replica.stop_reason:
+            return
+        if any(each.is_placing for each in replica.streamed_appends.values()):
+            self._context.timers.call_after(RELIEF_RETRY, self._consider_removal)
             return
         self._is_checkpointing = True
         replica.log_bytes, replica.is_unsummed = 0, False
@@ -384,8 +385,7 @@ class Housekeeping:
         if self._replica.is_closed:
             return
         self._context.log.trim(self._replica.stream, below)
-        gone = [name for name in stored if name in self._stored or name in self._old_sums]
-        if gone:
+        if gone := [name for name in stored if name in self._stored or name in self._old_sums]:
             for name in gone:
                 self._stored.pop(name, None)
                 self._old_sums.pop(name, None)
