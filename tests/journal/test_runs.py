@@ -211,7 +211,8 @@ async def test_appends_on_their_way_to_a_journal_that_is_made_again_keep_the_ord
             assert made.content == b"012345"
 
 
-async def test_many_appends_that_were_refused_and_find_no_stream_any_more_are_refused() -> None:
+@pytest.mark.parametrize("is_one", [False, True])
+async def test_appends_that_were_refused_and_find_no_stream_any_more_are_refused(is_one: bool) -> None:
     """C2: nothing of them is in any journal, and at the end of their time they were in doubt."""
     async with world() as w, asyncio.timeout(20):
         opened: list[Log] = [Deleted()]
@@ -225,8 +226,13 @@ async def test_many_appends_that_were_refused_and_find_no_stream_any_more_are_re
         w.server.table[row.number] = row.method(open_once)
         w.server.numbers[row.name] = row.number
         async with broadsheet.connect(w.address) as client:
+            journals = client.journals
             with pytest.raises(Unreachable, match="it could not be sent in"):
-                await client.journals.append_many(NAME, [b"refused"], timeout=0.3)
+                await (
+                    journals.append(NAME, b"refused", timeout=0.3)
+                    if is_one
+                    else journals.append_many(NAME, [b"refused"], timeout=0.3)
+                )
 
 
 async def test_appends_that_make_a_run_above_the_frames_of_their_node_are_refused_at_once() -> None:
@@ -251,8 +257,9 @@ async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path
             runs = client.journals._batches.of(NAME)
             async with runs._opening:  # Nothing can be sent meanwhile.
                 first = asyncio.ensure_future(client.journals.append(NAME, b"first "))
+                gone = [asyncio.ensure_future(client.journals.append(NAME, b"gone"))]  # In its frame.
                 await asyncio.sleep(0.01)
-                gone = [asyncio.ensure_future(client.journals.append(NAME, b"gone")) for _ in range(5)]
+                gone += [asyncio.ensure_future(client.journals.append(NAME, b"gone")) for _ in range(5)]
                 kept = asyncio.ensure_future(client.journals.append(NAME, b"kept"))
                 await asyncio.sleep(0)
                 for each in gone:
