@@ -51,18 +51,24 @@ def record(
     return head if is_spooled else head + content[begin:end]
 
 
-def repaired(*suspects: bytes, is_tail: bool = True, settled: int = 0) -> RecoveryPlan:
-    """The plan after the repair of a torn batch with these records, or of a stream that has lost some."""
+def repaired(
+    *suspects: bytes, is_tail: bool = True, settled: int = 0, held: bytes = CONTENT
+) -> tuple[RecoveryPlan, bool]:
+    """The plan after the repair of a torn batch with these records, or of a stream that has lost some.
+
+    Args:
+        held: what the spool file has. The second value says whether the repair takes that for all.
+    """
     disk = SimDisk()
     disk.make_dir("spool")
-    disk.open(spool_name("spool", ByteOffset(0)), create=True).write_at(0, [CONTENT])
+    disk.open(spool_name("spool", ByteOffset(0)), create=True).write_at(0, [held])
     known = decode(record(0, KNOWN, PUT))
     assert isinstance(known, Proposal)
     plan = replay([known])
 
     claims = claims_of(suspects, is_complete=not is_tail, is_tail=is_tail)
-    repair(disk, "spool", plan, Witnesses(claims, PUT, ByteOffset(settled)))
-    return plan
+    is_whole = repair(disk, "spool", plan, Witnesses(claims, PUT, ByteOffset(settled)))
+    return plan, is_whole
 
 
 def flipped(payload: bytes, at: int, bit: int = 1) -> bytes:
@@ -75,13 +81,14 @@ def test_no_append_is_repaired_behind_registers_that_were_never_put() -> None:
     The power tears a batch of such an append and a plain one behind it, which the spool file has whole.
     Neither was acknowledged, and the sum of the last one proves the bytes of both.
     """
-    assert repaired(record(KNOWN, FENCED, NEWER), record(FENCED, len(CONTENT))).end == KNOWN
+    plan, _ = repaired(record(KNOWN, FENCED, NEWER), record(FENCED, len(CONTENT)))
+    assert plan.end == KNOWN
 
 
 def test_appends_without_registers_are_repaired() -> None:
     """They may have been acknowledged, and their sums prove them."""
     for is_tail in (True, False):
-        plan = repaired(record(KNOWN, FENCED), record(FENCED, len(CONTENT)), is_tail=is_tail)
+        plan, _ = repaired(record(KNOWN, FENCED), record(FENCED, len(CONTENT)), is_tail=is_tail)
         assert (plan.end, plan.registers) == (len(CONTENT), PUT)
 
 
@@ -96,20 +103,20 @@ def test_registers_are_lost_with_the_record_of_an_append_that_may_have_set_other
 
     The next record proves its bytes: the journal showed them, with the registers from before.
     """
-    plan = repaired(unreadable, record(FENCED, len(CONTENT)), is_tail=False)
+    plan, _ = repaired(unreadable, record(FENCED, len(CONTENT)), is_tail=False)
     assert (plan.end, plan.registers) == (len(CONTENT), None)
 
 
 @pytest.mark.parametrize("unreadable", [b"", bytes(len(BROKEN)), BROKEN])
 def test_the_repair_of_a_torn_batch_ends_before_a_record_that_is_not_told(unreadable: bytes) -> None:
     """It was never acknowledged, so its journal needs no operator after a power cut."""
-    plan = repaired(unreadable, record(FENCED, len(CONTENT)), is_tail=True)
+    plan, _ = repaired(unreadable, record(FENCED, len(CONTENT)), is_tail=True)
     assert (plan.end, plan.registers) == (KNOWN, PUT)
 
 
 def test_a_missing_record_of_an_earlier_epoch_takes_no_registers_with_it() -> None:
     """A start puts the registers before it takes an append, so what it found had none that were not put."""
-    plan = repaired(b"", record(FENCED, len(CONTENT)), is_tail=False, settled=FENCED)
+    plan, _ = repaired(b"", record(FENCED, len(CONTENT)), is_tail=False, settled=FENCED)
     assert (plan.end, plan.registers) == (len(CONTENT), PUT)
 
 
@@ -118,8 +125,21 @@ def test_a_later_checkpoint_tells_the_registers_of_a_missing_record() -> None:
     found = decode(record(KNOWN, FENCED))
     assert isinstance(found, Proposal)
     checkpoint = Checkpoint(Epoch(1), ByteOffset(0), ByteOffset(FENCED), found.sum, 1, PUT)
-    plan = repaired(b"", encode_checkpoint(checkpoint), record(FENCED, len(CONTENT)), is_tail=False)
+    plan, _ = repaired(b"", encode_checkpoint(checkpoint), record(FENCED, len(CONTENT)), is_tail=False)
     assert (plan.end, plan.registers) == (len(CONTENT), PUT)
+
+
+@pytest.mark.parametrize("held", [KNOWN, FENCED])
+def test_a_checkpoint_does_not_tell_the_end_of_an_append_that_came_while_it_was_made(held: int) -> None:
+    """J2: its record stands before the checkpoint, which ends below it, and a power cut took its bytes.
+
+    Damage elsewhere made both suspect. The journal was open without it, and nothing told of it.
+    """
+    found = decode(record(0, KNOWN, PUT))
+    assert isinstance(found, Proposal)
+    checkpoint = encode_checkpoint(Checkpoint(Epoch(1), ByteOffset(0), ByteOffset(KNOWN), found.sum, 1, PUT))
+    plan, is_whole = repaired(record(KNOWN, FENCED), checkpoint, is_tail=False, held=CONTENT[:held])
+    assert (plan.end, is_whole) == (held, held == FENCED)
 
 
 @pytest.mark.parametrize("is_spooled", [True, False])

@@ -90,7 +90,6 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
     if told_to is not None and claims.is_tail:
         # A missing record may be of an append whose registers were never put.
         taken = [each for each in taken if each.end <= told_to]
-    is_end_told = is_last_sure and not claims.is_end_open
     bases = (
         [ByteOffset(0)]
         if witnesses.is_based
@@ -112,7 +111,7 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
         below = (each for each in found if each.size and each.begin < trial.spools[0].begin)
         is_whole = (
             last_byte <= trial.end
-            and (trial.end == last_end or (is_end_told and _is_told_whole(trial, claims.last)))
+            and (trial.end == last_end or (is_last_sure and _is_told_whole(trial, claims)))
             and all(_is_stored(disk, directory, each, witnesses.stored) for each in below)
         )
         if is_whole or trial.end - trial.spools[0].begin > best.end - best.spools[0].begin:
@@ -142,10 +141,12 @@ def _extend(disk: Disk, directory: str, plan: RecoveryPlan, by_begin: Mapping[in
         plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append))
 
 
-def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
-    """Whether the stream's last record, decodable or not, names the plan's end."""
+def _is_told_whole(plan: RecoveryPlan, claims: Claims) -> bool:
+    """Whether the stream's last record, decodable or not, names the plan's end, and none before passed it."""
+    if claims.end_before is None or claims.end_before > plan.end:
+        return False
     spool = next((each for each in reversed(plan.spools) if each.end > each.begin), None)
-    return tells(last, spool.sum) if spool is not None else tells_begin(last, plan.end)
+    return tells(claims.last, spool.sum) if spool is not None else tells_begin(claims.last, plan.end)
 
 
 def _claimed_by_bytes(

@@ -56,9 +56,10 @@ class Claims(msgspec.Struct, frozen=True):
     last: bytes = b""
     """The stream's very last record as it was found, damaged or not; empty if it is missing. Of a tail that
     was cut: the last record that was found."""
-    is_end_open: bool = False
-    """Whether the last record may be a checkpoint, and lies behind a missing or unreadable one. The other one
-    may be an append that came while the checkpoint was made, and so reaches further than that tells."""
+    end_before: ByteOffset | None = ByteOffset(0)
+    """If the last record may be a checkpoint: how far the records before it reach; None if one is missing or
+    unreadable. Such a one may be an append that came while the checkpoint was made, and so reaches further
+    than that tells."""
     last_count: int = 0
     """How many of `claims`, at their end, are the last record's."""
     unreadable: Sequence[bytes] = ()
@@ -102,7 +103,7 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) ->
         claims,
         last_end if is_end_known else None,
         last if is_end_known or is_tail else b"",
-        is_end_open=is_end_known and end_before is None and last[:1] != bytes((PROPOSAL,)),
+        end_before=end_before if is_end_known and last[:1] != bytes((PROPOSAL,)) else ByteOffset(0),
         last_count=len(claims) - count_before,
         unreadable=tuple(unreadable),
         checkpoints=tuple(bytes(each) for each in suspects if each and each[0] != PROPOSAL),
