@@ -220,6 +220,19 @@ def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:
     assert f"broadsheet keyspace drop-orphans --data-dir {tmp_path}" in keyspace.remedy
 
 
+def test_a_key_space_that_is_older_than_a_journal_is_found(tmp_path: Path) -> None:
+    """No start goes on with it, as after its log was lost and begun anew; doctor said that all was well."""
+    take(tmp_path).release()
+    (tmp_path / "keyspace").mkdir()
+    (tmp_path / "journals" / "spool" / "0000000000000007").mkdir(parents=True)
+
+    finding = checks.keyspace_check(tmp_path)
+
+    assert finding.verdict is Verdict.BAD
+    assert "created at revision 7, and the key space ends at 0" in finding.text
+    assert f"broadsheet keyspace accept-loss --data-dir {tmp_path}" in finding.remedy
+
+
 def test_a_store_that_takes_no_fragments_is_found(tmp_path: Path) -> None:
     """Spool files grow until the disk is full, and doctor, which the alert names, said that all was well."""
     root = tmp_path / "c"

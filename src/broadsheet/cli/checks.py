@@ -32,7 +32,7 @@ from broadsheet.errors import BroadsheetError, ConfigError, Corrupt, NotFound
 from broadsheet.journal.core.seal import decode_seal
 from broadsheet.journal.keys import created_at
 from broadsheet.journal.messages import JournalStatus
-from broadsheet.journal.orphans import ORPHANS_NAME
+from broadsheet.journal.orphans import ORPHANS_NAME, spool_directories
 from broadsheet.keyspace.local.loss_acceptance import look
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import FORMAT_FILE
@@ -334,7 +334,14 @@ def _lost_of(path: Path) -> str:
         return ""
     disk = LocalDisk(path)
     try:
-        return look(disk, created_at=created_at).reason
+        standing = look(disk, created_at=created_at)
+        youngest = max((revision for revision, _ in spool_directories(disk)), default=0)
+        if standing.reason or youngest <= standing.found.revision:
+            return standing.reason
+        return (
+            f"the journals have one that was created at revision {youngest}, and the key space ends at"
+            f" {standing.found.revision}: the rest was lost, or this is an older copy"
+        )
     finally:
         disk.close()
 
