@@ -11,7 +11,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from broadsheet.client_sync import SyncClient, connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError, Trimmed
 from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.message.position import Position
+from broadsheet.message.position import Position, positions_to_text
+from broadsheet.sink.core.records import Fence
+from broadsheet.spark.commits import CommitJournal
+from broadsheet.spark.connection import Target
+from broadsheet.spark.resuming import resume_options
 from broadsheet.spark.source import BatchReader, StreamReader
 
 X: Final = StructType([StructField("x", LongType())])
@@ -141,3 +145,33 @@ def test_a_reader_below_the_begin_is_told_that_its_bytes_were_removed(node: Any)
         for each in client.messages(name):
             rest = client.messages(name, each.position)
             assert [later.json()["x"] for later in rest] == [*range(each.json()["x"] + 1, 12)]
+
+
+def test_a_query_that_goes_on_without_its_checkpoint_is_told_what_was_removed(node: Any) -> None:
+    """It got what was left of a transaction, and nobody was told of the rest."""
+    name, commits = "trimmed/resumed", "trimmed/resumed-commits"
+    with connect_sync(node.address) as client, client.publisher(f"{name}-publisher") as publisher:
+        create(client, name)
+        publish(client, name, range(4))
+        with publisher.transaction() as transaction:
+            before = client.journals.end(name)
+            transaction.publish_many(name, [{"x": 10, "pad": "x" * 1500}])
+            while client.journals.end(name) == before:
+                time.sleep(0.01)
+            publish(client, name, range(4, 6))
+            at = Position(client.journals.end(name), client.journals.get(name).create_revision)
+            transaction.publish_many(name, [{"x": 11, "pad": "x" * 1500}])
+        publish(client, name, range(6, 10))
+        journal, fence = CommitJournal(Target(node.address), commits), Fence("f")
+        journal.begin(fence)
+        journal.commit(
+            fence, batch=0, query="q", digest="d", intents=[], positions=positions_to_text({name: at})
+        )
+        options = resume_options(address=node.address, commit_journal=commits)
+        reader = stream(node, name, **options)
+        start = reader.initialOffset()
+        assert rows(reader, start, reader.latestOffset(start, ReadAllAvailable())) == [10, 11, 6, 7, 8, 9]
+        trim(client, name, ends_of(client, name)[4])
+
+        with pytest.raises(ConfigError, match=r"open at offset .* were removed: .* startingOffsets"):
+            resume_options(address=node.address, commit_journal=commits)

@@ -140,6 +140,7 @@ class _Offset(msgspec.Struct, frozen=True):
 
     offset: int
     create_revision: int
+    begin: int = 0
 
 
 def _positions_in(content: bytes) -> str:
@@ -151,7 +152,7 @@ def _positions_in(content: bytes) -> str:
         except msgspec.DecodeError:
             return ""  # Another kind of source.
         for journal, each in found.items():
-            position = Position(each.offset, each.create_revision)
+            position = Position(each.offset, each.create_revision, begin=each.begin)
             if merged.setdefault(journal, position) != position:
                 return ""  # Two sources read it, and stand in two places.
     return positions_to_text(merged)

@@ -22,14 +22,11 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from broadsheet.errors import ConfigError
-from broadsheet.journal.core.spec import framing_of
-from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.position import Position
 from broadsheet.message.producer_state import NOT_OPEN
-from broadsheet.message.spans import update
-from broadsheet.spark.connection import PATIENCE_S, Target, chunks, patiently, token_of
+from broadsheet.spark.connection import PATIENCE_S, Target, token_of
 from broadsheet.spark.offsets import Positions, decoded
-from broadsheet.spark.read import index_at
+from broadsheet.spark.read import index_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,16 +225,10 @@ class Progress(StreamingQueryListener, Collector):
             )
 
     def _pending(self, journal: str, progress: JournalProgress) -> Pending:
-        target, revision, at = self._target, progress.create_revision, progress.position
-        info = patiently(lambda: target.journals().get(journal), target.patience_s)
-        index = index_at(target, framing_of(info.spec) or JSON_LINES, journal, at)
-        rest = b""
-        for data in chunks(target, journal, create_revision=revision, begin=int(index.offset), end=at):
-            begin, content = int(index.offset), rest + data
-            index = update(index, content)
-            rest = content[int(index.offset) - begin :]
+        at = Position(progress.position, progress.create_revision)
+        index = index_up_to(self._target, journal, at)
         begins = [int(state.begin) for state in index.states.values() if state.begin != NOT_OPEN]
-        return Pending(len(begins), min(begins, default=at))
+        return Pending(len(begins), min(begins, default=at.offset))
 
 
 def _read(start: str | None, end: str | None, latest: str | None) -> Iterator[tuple[str, JournalProgress]]:

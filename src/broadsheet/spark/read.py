@@ -15,10 +15,13 @@ import pyarrow as pa
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.journal.core.spec import framing_of
 from broadsheet.message.columns import Bool, Frames, frames_of
-from broadsheet.message.framing import HEADER, Framing, Kind
+from broadsheet.message.framing import HEADER, JSON_LINES, Framing, Kind
+from broadsheet.message.position import Position
 from broadsheet.message.producer_state import ProducerIndex, beginning, begun
 from broadsheet.message.replay import Read, Recent, Rows, committed
+from broadsheet.message.spans import update
 from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
@@ -117,6 +120,22 @@ def index_at(target: Target, framing: Framing, journal: str, offset: int) -> Pro
     """The newest producer index of a journal at or below `offset`."""
     found = patiently(lambda: target.journals().producer_index(journal, offset), target.patience_s)
     return index_from(bytes(found.encoded), found.offset, framing=framing, journal=journal, asked=offset)
+
+
+def index_up_to(target: Target, journal: str, position: Position) -> ProducerIndex:
+    """The producer index at a position, or at the begin of the frame that it is in: reads up to 16 MiB.
+
+    Raises:
+        NotFound: the journal was deleted, or another one has its name.
+    """
+    info = patiently(lambda: target.journals().get(journal), target.patience_s)
+    index, rest = index_at(target, framing_of(info.spec) or JSON_LINES, journal, position.offset), b""
+    revision, end = position.create_revision, position.offset
+    for data in chunks(target, journal, create_revision=revision, begin=int(index.offset), end=end):
+        begin, content = int(index.offset), rest + data
+        index = update(index, content)
+        rest = content[int(index.offset) - begin :]
+    return index
 
 
 def rows_of(

@@ -11,10 +11,12 @@ import os
 
 from broadsheet.client_sync import SyncClient, connect_sync
 from broadsheet.errors import ConfigError, NotFound
-from broadsheet.message.position import positions_from_text
+from broadsheet.message.position import Position, positions_from_text
+from broadsheet.message.producer_state import oldest_open
 from broadsheet.sink.core.records import FENCE_BYTES, Fence
 from broadsheet.spark.commits import CommitJournal
-from broadsheet.spark.connection import PATIENCE_S, Target, patiently, token_of
+from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently, token_of
+from broadsheet.spark.read import index_up_to
 
 
 def resume_options(
@@ -33,7 +35,8 @@ def resume_options(
     Raises:
         ConfigError: its newest commit does not say where its batch ends, because the query also read other
             sources, or was run by an older version; or there is no commit, or no such journal; or a journal
-            that was read was deleted and made again since.
+            that was read was deleted and made again since, or messages were removed that were not committed
+            when the batch ended.
         Fenced: another run of the older query started meanwhile.
     """
     target = Target(address, token_of(token), patience_s)
@@ -58,6 +61,7 @@ def resume_options(
                     f"journal {name} was deleted, or made again, after {commit_journal} had its last commit: "
                     "give the new query option startingOffsets"
                 )
+            _refuse_removed(target, name, position)
     finally:
         client.close()
     return {
@@ -66,6 +70,24 @@ def resume_options(
         "journals": ",".join(positions),
         "startingOffsets": json.dumps({name: each.offset for name, each in positions.items()}),
     }
+
+
+def _refuse_removed(target: Target, journal: str, position: Position) -> None:
+    """Refuse a journal that begins, by now, inside a span that was open where the older query stood.
+
+    Raises:
+        ConfigError: it does. The new query would get what is left of the span, as one that never read before.
+    """
+    begin = patiently(lambda: head(target.journals(), journal), target.patience_s).begin
+    if not position.begin < begin <= position.offset:
+        return  # Nothing was removed since; or so much that the new query refuses its startingOffsets.
+    opened = oldest_open(index_up_to(target, journal, position))
+    if opened is not None and opened < begin:
+        raise ConfigError(
+            f"messages of {journal} whose span was open at offset {position.offset}, where the older query "
+            f"stood, were removed: the span begins at {opened}, and the journal at {begin}. To go on with "
+            "what is left, give the new query option startingOffsets"
+        )
 
 
 def _create_revision(client: SyncClient, journal: str, patience_s: float) -> int | None:
