@@ -35,6 +35,12 @@ MUTANTS = [
         edited("lost = error", "return self._answer(batch, None)"),
     ),
     planted(
+        "last_refusal_told_as_the_outcome",
+        "A commit in doubt is refused if its last call was, so that its caller transacts again (C2).",
+        "broadsheet.publish.commits:CommitJournal.commit",
+        edited("self.outcome == NOT_COMMITTED", "True"),
+    ),
+    planted(
         "rolled_back_producer_goes_on",
         "What was rolled back joins the next transaction of the same producer (pipelines.18).",
         "broadsheet.publish.transaction:Transaction.roll_back",

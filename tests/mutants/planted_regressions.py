@@ -23,10 +23,6 @@ UNPROVED = {
     " killed. A test of `tests/wal` does find it",
     "journal_attempts_of_a_damaged_checkpoint": "none of 22 seeds has it since block sums are written beside"
     " spools. A test of `tests/journal/core` does find it",
-    "journal_registers_of_a_missing_record": "none of a dozen seeds has it since a damaged checkpoint proves"
-    " closed files: to be looked for again",
-    "journal_stored_while_a_checkpoint_synced": "none of a dozen seeds has it since 2026-11-23: to be looked"
-    " for again",
 }
 """With the fix out their plans find nothing: it is known only that they pass."""
 SEEN = ("Violation", "Corrupt", "LogFull")
@@ -74,6 +70,20 @@ FIXES = [
         Tier.CRASHES,
     ),
     (
+        "journal_registers_of_a_missing_record",
+        "A repair takes content whose record is missing, and keeps the registers from before.",
+        "broadsheet.journal.spool_repair:registers_told_to",
+        ("if all(tells_no_other_registers(each, known) for each in claims.unreadable):", "if True:"),
+        Tier.CRASHES,
+    ),
+    (
+        "journal_stored_while_a_checkpoint_synced",
+        "A checkpoint leaves out the sync of a file that is stored before its turn comes.",
+        "broadsheet.journal.housekeeping:Housekeeping._sync",
+        ("released.append(spool.name)", "pass"),
+        Tier.CRASHES,
+    ),
+    (
         "log_damage_before_a_whole_batch",
         "A last batch whose frames are all whole was not cut.",
         "broadsheet.wal.recovery:Recovery._verdicts",
@@ -114,13 +124,6 @@ FIXES = [
         "simulator.services:ServiceEpisode._stop",
         ("start.cancel()\n    await asyncio.wait([start])", "pass"),
         Tier.SERVICES,
-    ),
-    (
-        "lifecycle_append_that_a_checkpoint_behind_it_does_not_cover",
-        "A repair takes the last checkpoint for the end of appends whose records stand before it.",
-        "broadsheet.journal.spool_repair:_is_told_whole",
-        ("claims.end_before is None or claims.end_before > plan.end", "claims.end_before is None"),
-        Tier.CRASHES,
     ),
     (
         "wire_window_of_messages_not_queued_yet",
