@@ -106,6 +106,18 @@ async def test_a_long_time_for_an_answer_is_none_for_refusals() -> None:
         assert (await answer)[0] == request
 
 
+async def test_no_attempt_is_repeated_without_time_for_its_answer() -> None:
+    """The last one began 4 ms before its deadline, and the caller heard of that and not of the refusals."""
+    timeout = Duration(500 * MILLISECOND)
+    async with world() as w, routed(w) as r:
+        attempt = _Attempts(r, timeout, is_idempotent=False)
+        await attempt.after(Throttled("busy"))
+        await until(lambda: attempt.left() < timeout // 10)
+
+        with pytest.raises(Throttled, match="busy"):
+            await attempt.after(Throttled("busy"))
+
+
 async def test_an_unknown_outcome_is_repeated_only_where_that_is_harmless() -> None:
     """C1: never re-send what is not idempotent (wire.10)."""
     async with world() as a, routed(a) as r:

@@ -32,6 +32,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The first pause is a random part of this; the bound doubles with each later pause."""
     pause_max: Duration = Duration(1000 * MILLISECOND)
     """The bound of a pause never exceeds this."""
+    answer_min: Duration = Duration(100 * MILLISECOND)
+    """A repeated attempt begins with this much time for its answer, or a tenth of the call's if that is less.
+
+    Else the call often ends in a deadline, which says less than the refusal before it.
+    """
 
 
 DEFAULT_POLICY: Final = RetryPolicy()
@@ -162,6 +167,7 @@ class _Attempts:
         self._patience = timeout if patience is None else min(patience, timeout)
         now = routed.pool.ports.time.now()
         self._ends, self._begins_until = after(now, timeout), after(now, self._patience)
+        self._answer_min = min(routed.policy.answer_min, timeout // 10)
         self._address = routed.address
         self._count = self._hints = 0
         self._backoff: Backoff | None = None
@@ -217,7 +223,8 @@ class _Attempts:
         self.turn_away()
         self._address = self._routed.address
         self._backoff = self._backoff or self._routed.backoff()
-        if self._backoff.pause >= self.patience_left():
+        left = min(self.patience_left(), self.left() - self._answer_min)
+        if self._backoff.pause >= left:
             self._give_up(error)
         await asyncio.sleep(in_seconds(self._backoff.next()))
 
