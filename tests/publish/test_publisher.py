@@ -897,9 +897,7 @@ async def test_a_publisher_that_closes_between_portions_says_that_the_first_may_
         publisher = await client.publisher().__aenter__()
         messages = [{"n": n, "x": "x" * arguments.PORTION_BYTES} for n in range(20)]
         publishing = asyncio.ensure_future(publisher.publish_many(LINES, messages))
-        async with asyncio.timeout(30):
-            while not publisher._lanes._bytes:  # Until one portion is on its way.
-                await asyncio.sleep(0)
+        await until(lambda: publisher._lanes._bytes > 0)  # One portion is on its way.
         publisher.close()
 
         with pytest.raises(Unknown, match="the first of 20 messages may be in out/lines"):
