@@ -70,6 +70,13 @@ FIXES = [
         Tier.CRASHES,
     ),
     (
+        "journal_loss_looked_for_while_a_file_goes",
+        "A loss is looked for again if a spool file that the store has was removed meanwhile.",
+        "broadsheet.journal.broker:report",
+        ("isinstance(error, FileNotFoundError) and looks_left", "False"),
+        Tier.CRASHES,
+    ),
+    (
         "journal_registers_of_a_missing_record",
         "A repair takes content whose record is missing, and keeps the registers from before.",
         "broadsheet.journal.spool_repair:registers_told_to",

@@ -50,6 +50,8 @@ class Loss(msgspec.Struct, frozen=True):
     """Files that were moved aside, beside the spools."""
 
 
+LOOKS_MAX: Final = 5
+"""How often a loss is looked for while spool files that the store has are removed."""
 LOST_SPANS_MAX: Final = 1_000
 """Spans, and files, that a reply tells one by one: more may not fit into a frame."""
 MISSING: Final = "neither a spool file nor the fragment store has it"
@@ -75,14 +77,18 @@ async def report(
     async with replica.context.reporting:
         if replica.is_closed:
             raise ShuttingDown(f"journal {name} was closed: look again")
-        here = [each for each in (*replica.closed, replica.spool) if not each.fault]
-        try:
-            doubted = (await contradiction(disk, name, here, replica.index.everything())).spools
-            reason = replica.stop_reason or replica.damage or registers_lost(name)
-            loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
-        except OSError as error:
-            text = f"journal {name}: its loss cannot be looked for: {error}; nothing changed: try again"
-            raise StoreUnhealthy(text) from error
+        for looks_left in reversed(range(LOOKS_MAX)):
+            here = [each for each in (*replica.closed, replica.spool) if not each.fault]
+            try:
+                doubted = (await contradiction(disk, name, here, replica.index.everything())).spools
+                reason = replica.stop_reason or replica.damage or registers_lost(name)
+                loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
+                break
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and looks_left:
+                    continue  # A file that the store has was removed meanwhile.
+                text = f"journal {name}: its loss cannot be looked for: {error}; nothing changed: try again"
+                raise StoreUnhealthy(text) from error
     if is_head_only and loss.is_damaged:
         raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(name)}")
     return reason, doubted, loss
