@@ -71,7 +71,7 @@ async def test_alterations_of_many_journals_share_their_syncs() -> None:
         found = await asyncio.gather(*(node.broker.alter(name, None, change) for name in names))
 
         syncs = [what for step, what in tape.steps[begun:] if step == "sync"]
-        assert len(syncs) <= len(names) // 2
+        assert len(syncs) <= len(names) // 2 - 2, "lines stand empty"
         assert [each.spec.name for each in found] == names
         assert {node.broker.info(name).spec.fragment.length for name in names} == {2048}
     assert not crashes

@@ -133,6 +133,13 @@ FIXES = [
         Tier.SERVICES,
     ),
     (
+        "lifecycle_append_that_a_checkpoint_behind_it_does_not_cover",
+        "A repair takes the last checkpoint for the end of appends whose records stand before it.",
+        "broadsheet.journal.spool_repair:_is_told_whole",
+        ("claims.end_before is None or claims.end_before > plan.end", "claims.end_before is None"),
+        Tier.CRASHES,
+    ),
+    (
         "wire_window_of_messages_not_queued_yet",
         "A window is restored without the messages that were received and are not queued yet (wire.6).",
         "broadsheet.wire.stream:StreamEnd.grant",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from broadsheet.base.backoff import Backoff
+from broadsheet.base.checksum import crc32c
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import (
@@ -201,7 +202,7 @@ class Broker:
         slot = self._slot(name, create_revision)
         async with slot.altering:  # Those of one journal wait for one another first, and hold up no others.
             work = partial(self._alter, slot, change)
-            line = self._altering[slot.info.create_revision % ALTERING_LINES]
+            line = self._altering[crc32c(name.encode()) % ALTERING_LINES]  # Revisions may all be odd.
             return await self._carried(work, f"alter.{name}", line=line)
 
     async def _alter(self, slot: Slot, change: SpecChange) -> JournalInfo:
