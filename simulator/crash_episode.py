@@ -6,21 +6,28 @@ by a model. One process writes, so nothing is sent and no client is cut off; the
 and what is judged. The same plan gives the same run. Source: ALICE, OSDI 2014.
 """
 
+import asyncio
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from random import Random
 from time import process_time
 from typing import Any, ClassVar, Final, TypeVar
 
+from broadsheet.base import buggify
+from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import NodeId
 from broadsheet.errors import BroadsheetError
-from simulator.clock import NodeClock
+from broadsheet.ports import ObjectStore
+from broadsheet.runtime.role import Ports
+from simulator.clock import NodeClock, SimTime, SimTimers
 from simulator.coverage import Coverage
+from simulator.crashstates import CrashState, record_on
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
-from simulator.episode import Result, judged
+from simulator.episode import Result, chooser, judged
 from simulator.loop import make_loop
 from simulator.moments import Gone
 from simulator.plan import Plan, Tier
@@ -36,6 +43,8 @@ BLIND_LIVES: Final = 1_000_000
 LIFE_NS: Final = 3_600_000_000_000
 """How long one life may take, in virtual time."""
 NODE: Final = "n1"
+FULL_BYTES: Final = 1 << 40
+"""What a disk holds that is not full."""
 
 T = TypeVar("T")
 
@@ -202,6 +211,27 @@ class CrashEpisode:
         disk_state.locks.clear()
         return True
 
+    def ports(
+        self,
+        life: Life,
+        disk: SimDisk,
+        *,
+        objects: Callable[[str], ObjectStore],
+        crash: Callable[[BaseException], None],
+    ) -> Ports:
+        """The ports of one process, with entropy of its own."""
+        clock, boot = life.clock, self.lives
+        assert isinstance(clock, NodeClock), "a life of this tier has the clock of its node"
+        return Ports(
+            time=SimTime(self.world, clock),
+            timers=SimTimers(self.world, life, clock),
+            disk=disk,
+            network=None,  # type: ignore[arg-type]  # Nobody calls: there is no door.
+            objects=objects,
+            random=lambda purpose: stream(self.plan.seed, NODE, boot, purpose),
+            crash=crash,
+        )
+
     def _lived(
         self,
         disk_state: DiskState,
@@ -267,3 +297,74 @@ class CrashHistories:
         self.boots = 0
         self.before: tuple[object, ...] = ()
         """What was promised of the disk that the epoch begins with."""
+
+    @property
+    def vouch_delay(self) -> Duration:
+        """Of all logs."""
+        return Duration(self.knobs["vouch_ms"] * MILLISECOND)
+
+    def play_lives(self, work: Callable[[Life, SimDisk], Coroutine[Any, Any, None]]) -> int:
+        """Play and record the lives of one epoch.
+
+        Returns:
+            At which step of the tape they begin.
+        """
+        self.tape = recorded(self.disk_state, self.before)
+        begun = len(self.tape.steps)
+        buggify.install(chooser(self.run.plan))
+        for _ in range(self.knobs["lives"]):
+            self.disk_state.locks.clear()
+            self.run.live(self.disk_state, work, clock=self.clock)
+            self.disk_state.quota_bytes, self.disk_state.health.slow_ns = FULL_BYTES, 0
+        buggify.install(None)  # What is judged has nothing else against it.
+        return begun
+
+    def go_on(self, state: CrashState, epoch: int) -> None:
+        """The next epoch begins with one of the disks."""
+        self.disk_state = DiskState.of(state.image, state.directories)
+        self.disk_state.draws = Draws(self.run.plan.seed, "medium", epoch + 1)
+        self.before, self.clock = state.marks, self.reboot()
+
+    def marks(self) -> tuple[object, ...]:
+        """What was promised so far."""
+        return tuple(what for step, what in self.tape.steps if step == "mark")
+
+    def reboot(self) -> NodeClock:
+        """The clock of a kernel that starts."""
+        self.boots += 1
+        return NodeClock(self.run.world, f"{NODE}.{self.boots}")
+
+    def cut(self, state: DiskState) -> NodeClock:
+        """The power fails, and the machine starts again; no tape tells what is left."""
+        state.tape = None
+        state.power_cut()
+        return self.reboot()
+
+
+def recorded(state: DiskState, marks: Iterable[object]) -> Tape:
+    """A tape that begins with this disk, and what was promised of it."""
+    tape = record_on(state)
+    for mark in marks:
+        tape.mark(mark)
+    return tape
+
+
+def syncs(tape: Tape, begin: int) -> list[int]:
+    """The steps of a tape, from one on, at which something becomes durable."""
+    return [n for n in range(begin, len(tape.steps)) if tape.steps[n][0].startswith("sync")]
+
+
+def view(state: DiskState) -> dict[str, bytes]:
+    """The files as processes see them, durable or not."""
+    return {name: bytes(inode.view) for name, inode in state.files.items()}
+
+
+async def pause(random: Random) -> None:
+    """Between two operations: from nothing, so that things collect, to longer than a rest."""
+    chance = random.random()
+    if chance < 0.4:
+        await asyncio.sleep(0)
+    elif chance < 0.8:
+        await asyncio.sleep(random.randrange(700) / 1_000_000)
+    else:
+        await asyncio.sleep(0.02 if chance < 0.95 else 1.5)

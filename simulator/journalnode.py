@@ -6,17 +6,21 @@ make it unavailable. `journalmodel` judges what the node shows.
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from broadsheet.base.time import WallTime
+from broadsheet.base.time import Duration, WallTime
 from broadsheet.base.types import Buffer, ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Status
+from broadsheet.journal import spool_file, staging_area
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.core import block_sums
 from broadsheet.journal.messages import Commit
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.role import JournalsRole
@@ -57,6 +61,32 @@ JOURNALS: Final = JournalsConfig(
         record_bytes_max=12 * KIB,
     ),
 )
+SPOOL_BLOCK_BYTES: Final = 1 << 10
+SLICE_BYTES: Final = 2 << 10
+
+
+def journals_of(knobs: dict[str, int], vouch_delay: Duration) -> JournalsConfig:
+    """Small ones, as a seed wants them."""
+    wal = replace(JOURNALS.wal, segments_max=knobs["segments_max"], vouch_delay=vouch_delay)
+    return replace(JOURNALS, checkpoint_bytes=knobs["checkpoint_bytes"], wal=wal)
+
+
+@contextmanager
+def small_blocks() -> Generator[None, None, None]:
+    """Spool files are summed, and appends placed, in small blocks: nothing here would have two large ones."""
+    chosen = [
+        (spool_file, "BLOCK_BYTES", SPOOL_BLOCK_BYTES),
+        (block_sums, "BLOCK_BYTES", SPOOL_BLOCK_BYTES),
+        (staging_area, "SLICE_BYTES", SLICE_BYTES),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in chosen]
+    for module, name, size in chosen:
+        setattr(module, name, size)
+    try:
+        yield
+    finally:
+        for module, name, size in before:
+            setattr(module, name, size)
 
 
 class Stored(msgspec.Struct, frozen=True):

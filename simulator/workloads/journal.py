@@ -12,22 +12,19 @@ Source: J1-J7, W6, W7; `docs/protocols/journals.md`.
 import asyncio
 import errno
 from bisect import bisect_right
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from broadsheet.base import buggify
-from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.time import MILLISECOND
 from broadsheet.base.types import ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Corrupt, Status
-from broadsheet.journal import spool_file, staging_area
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.journal.core import block_sums
 from broadsheet.journal.core.pipeline_events import RollAsked, Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, spec_key
@@ -37,16 +34,25 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.set_aside import LOST_SUFFIX
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.ports import Random
-from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.role import Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import KIB
-from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crash_episode import NODE, CrashEpisode, CrashHistories, CrashWorkload
-from simulator.crashstates import CrashState, crash_states, record_on
+from simulator.clock import NodeClock
+from simulator.crash_episode import (
+    FULL_BYTES,
+    NODE,
+    CrashEpisode,
+    CrashHistories,
+    CrashWorkload,
+    pause,
+    recorded,
+    syncs,
+    view,
+)
+from simulator.crashstates import CrashState, crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
-from simulator.episode import chooser
 from simulator.journalmodel import (
     HEAD_BYTES,
     Append,
@@ -63,6 +69,8 @@ from simulator.journalnode import (
     Shelf,
     StreamedTold,
     UnaryTold,
+    journals_of,
+    small_blocks,
     start,
     status_of,
 )
@@ -85,32 +93,11 @@ EARLY: Final = 0.35
 BEHIND: Final = 2
 """Crash states of the start on a damaged disk that are started again."""
 OPENS_SECONDS: Final = 60
-FULL_BYTES: Final = 1 << 40
 LOG: Final = "journals/log"
 STAGED: Final = "journals/staged/"
 """Content on its way to a spool file: no start keeps it."""
-SPOOL_BLOCK_BYTES: Final = 1 << 10
-SLICE_BYTES: Final = 2 << 10
 KEPT_BYTES_MIN: Final = 24
 """Shorter contents are not looked for in files."""
-
-
-@contextmanager
-def small_blocks() -> Generator[None, None, None]:
-    """Spool files are summed, and appends placed, in small blocks: nothing here would have two large ones."""
-    chosen = [
-        (spool_file, "BLOCK_BYTES", SPOOL_BLOCK_BYTES),
-        (block_sums, "BLOCK_BYTES", SPOOL_BLOCK_BYTES),
-        (staging_area, "SLICE_BYTES", SLICE_BYTES),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in chosen]
-    for module, name, size in chosen:
-        setattr(module, name, size)
-    try:
-        yield
-    finally:
-        for module, name, size in before:
-            setattr(module, name, size)
 
 
 class JournalWorkload(CrashWorkload):
@@ -193,53 +180,31 @@ class _Histories(CrashHistories):
     @property
     def journals(self) -> JournalsConfig:
         """Small ones."""
-        knobs = self.knobs
-        wal = replace(JOURNALS.wal, segments_max=knobs["segments_max"], vouch_delay=self.vouch_delay)
-        return replace(JOURNALS, checkpoint_bytes=knobs["checkpoint_bytes"], wal=wal)
-
-    @property
-    def vouch_delay(self) -> Duration:
-        """Of both logs."""
-        return Duration(self.knobs["vouch_ms"] * MILLISECOND)
+        return journals_of(self.knobs, self.vouch_delay)
 
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
-            self.tape, self.watched, self.read_at = record_on(self.disk_state), [], []
-            for mark in self.before:
-                self.tape.mark(mark)
-            begun = len(self.tape.steps)
-            buggify.install(chooser(self.run.plan))
-            for _ in range(self.knobs["lives"]):
-                self.shelf.tape = self.tape
-                self._forget_locks(self.disk_state)
-                self.run.live(self.disk_state, self._life, clock=self.clock)
-                self.disk_state.quota_bytes, self.disk_state.health.slow_ns = FULL_BYTES, 0
-            buggify.install(None)  # What is judged has nothing else against it.
-            states = self._judge(begun)
+            self.watched, self.read_at = [], []
+            states = self._judge(self.play_lives(self._life))
             self._judge_damaged(states)
-            self._go_on(states[self.judging.randrange(len(states))], epoch)
-
-    def _forget_locks(self, state: DiskState) -> None:
-        state.locks.clear()
+            state = states[self.judging.randrange(len(states))]
+            self.go_on(state, epoch)
+            self.shelf = Shelf(None, dict(Promised(state.marks).stored))
 
     async def _life(self, life: Life, disk: SimDisk) -> None:
+        self.shelf.tape = self.tape
         await _Life(self, life, disk, self.shelf).work()
-
-    def marks(self) -> tuple[object, ...]:
-        return tuple(what for step, what in self.tape.steps if step == "mark")
 
     def _judge(self, begun: int) -> list[CrashState]:
         """Some crash states as they are, and the disk as the last process left it."""
-        syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
-        behind = [n for at in self.watched for n in syncs[bisect_right(syncs, at) :][:4]]
+        ends = syncs(self.tape, begun)
+        behind = [n for at in self.watched for n in ends[bisect_right(ends, at) :][:4]]
         watched = self.judging.sample(behind, min(WATCHED, len(behind)))
-        read_at = [n for at in self.read_at for n in syncs[bisect_right(syncs, at) :][:1]]
+        read_at = [n for at in self.read_at for n in ends[bisect_right(ends, at) :][:1]]
         drawn = stream(self.run.plan.seed, "journal", "read", begun)
         beside = drawn.sample(read_at, min(READ, len(read_at)))
-        chosen = dict.fromkeys(
-            [*watched, *self.judging.sample(syncs, min(STATES - len(watched), len(syncs)))]
-        )
+        chosen = dict.fromkeys([*watched, *self.judging.sample(ends, min(STATES - len(watched), len(ends)))])
         chosen.update(dict.fromkeys(beside))
         chosen[len(self.tape.steps)] = None
         states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
@@ -259,27 +224,27 @@ class _Histories(CrashHistories):
         self.run.judged += 1
         random = stream(self.run.plan.seed, "judge", self.run.judged)
         disk.state.draws = Draws(self.run.plan.seed, "judged", self.run.judged)
-        shelf, clock = disk.shelf, disk.clock or self._reboot()
+        shelf, clock = disk.shelf, disk.clock or self.reboot()
         is_cut = False
         if disk.damage.what and random.random() < 0.3:
             disk.state.quota_bytes = disk.state.used() + random.choice((0, 100, 6 * KIB, 60 * KIB))
             self.run.live(disk.state, partial(self._on_a_full_disk, shelf), clock=clock)
             disk.state.quota_bytes = FULL_BYTES
-            self._forget_locks(disk.state)
+            disk.state.locks.clear()
         while random.random() < EARLY:
             operations = random.choice((1 + random.randrange(24), 1 + random.randrange(120)))
             self.run.die(disk.state, partial(self._opened, shelf), operations=operations, clock=clock)
             if random.random() < 0.5:
-                is_cut, clock = True, self._cut(disk.state)
+                is_cut, clock = True, self.cut(disk.state)
                 disk = disk._replace(damage=disk.damage._replace(may_lack=disk.damage.is_newest))
-            self._forget_locks(disk.state)
+            disk.state.locks.clear()
         self.run.blind(disk.state, partial(self._opened, shelf), clock=clock)
         shown: dict[JournalName, bytes] = {}
         said = self.run.live(disk.state, partial(self._looked_at, disk, shelf, shown), clock=clock)
         if said is None and random.random() < 0.4:
             if random.random() < 0.7:
-                is_cut, clock = True, self._cut(disk.state)
-            self._forget_locks(disk.state)
+                is_cut, clock = True, self.cut(disk.state)
+            disk.state.locks.clear()
             again = disk._replace(where=f"{disk.where}, started again")
             said = self.run.live(disk.state, partial(self._looked_at, again, shelf, shown), clock=clock)
         self.run.trace.note("judged", disk.where, disk.damage.what, said)
@@ -288,22 +253,12 @@ class _Histories(CrashHistories):
             raise Violation(f"{said} (at {disk.where}{hurt})")
         return is_cut
 
-    def _cut(self, state: DiskState) -> NodeClock:
-        """The power fails, and the machine starts again; no tape tells what is left."""
-        state.tape = None
-        state.power_cut()
-        return self._reboot()
-
     async def _opened(self, shelf: Shelf, life: Life, disk: SimDisk) -> None:
         """A start that is killed: in its logs, or while journals are opened."""
         node = _Life(self, life, disk, shelf)
         with suppress(BroadsheetError, OSError, TimeoutError):
             await asyncio.wait_for(node.open(), OPENS_SECONDS)
             await asyncio.sleep(0.05)
-
-    def _reboot(self) -> NodeClock:
-        self.boots += 1
-        return NodeClock(self.run.world, f"{NODE}.{self.boots}")
 
     async def _on_a_full_disk(self, shelf: Shelf, life: Life, disk: SimDisk) -> None:
         """A start that may end for want of room; whatever it does, nothing is lost by it."""
@@ -432,20 +387,18 @@ class _Histories(CrashHistories):
                 if damage.is_newest and damage.may_be_aside:
                     damage = damage._replace(unproven=self._newest(state.position))
                 disk_state = DiskState.of(image, state.directories)
-                tape = record_on(disk_state)
-                for mark in state.marks:
-                    tape.mark(mark)
+                tape = recorded(disk_state, state.marks)
                 promised = Promised(state.marks)
                 shelf = Shelf(tape, dict(promised.stored))
                 disk = _Disk(disk_state, promised, None, damage, f"step {state.position}", shelf)
             else:
                 disk_state = self.disk_state.fork()
-                view = {name: bytes(inode.view) for name, inode in disk_state.files.items()}
-                image, damage = self._damaged(view, is_torn=False)
+                before = view(disk_state)
+                image, damage = self._damaged(before, is_torn=False)
                 tape = Tape([*self.tape.steps])
                 disk_state.tape = tape
                 for name, content in image.items():
-                    if content != view[name]:
+                    if content != before[name]:
                         disk_state.damage(disk_state.files[name], content)
                 promised = Promised(self.marks())
                 shelf = Shelf(tape, dict(promised.stored))
@@ -458,11 +411,11 @@ class _Histories(CrashHistories):
         before = self._kept(image, disk)
         durable = self._kept(disk.state.image(), disk)
         begun = len(tape.steps)
-        self._forget_locks(disk.state)
+        disk.state.locks.clear()
         is_cut = self._start(disk)
         if not (is_cut and disk.damage.is_newest):  # After a reboot it is a torn tail, which nobody keeps.
-            self._keeps(durable if is_cut else before, _view(disk.state), disk.shelf.objects, disk)
-        positions = [n for n in range(begun, len(tape.steps)) if tape.steps[n][0].startswith("sync")]
+            self._keeps(durable if is_cut else before, view(disk.state), disk.shelf.objects, disk)
+        positions = syncs(tape, begun)
         chosen = dict.fromkeys(self.judging.sample(positions, min(BEHIND, len(positions))))
         for state in crash_states(tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen):
             promised = Promised(state.marks)
@@ -474,7 +427,7 @@ class _Histories(CrashHistories):
             again = _Disk(disk_state, promised, None, damage, disk.where, shelf)
             self._start(again)
             if not damage.is_newest:
-                self._keeps(durable, _view(disk_state), shelf.objects, again)
+                self._keeps(durable, view(disk_state), shelf.objects, again)
 
     def _damaged(self, image: dict[str, bytes], *, is_torn: bool) -> tuple[dict[str, bytes], _Damage]:
         """A disk of which some bytes are wrong."""
@@ -531,15 +484,6 @@ class _Histories(CrashHistories):
                     f" {disk.damage.what} has left it nowhere"
                 )
 
-    def _go_on(self, state: CrashState, epoch: int) -> None:
-        """The next epoch begins with one of the disks."""
-        self.disk_state = DiskState.of(state.image, state.directories)
-        self.disk_state.draws = Draws(self.run.plan.seed, "medium", epoch + 1)
-        promised = Promised(state.marks)
-        self.shelf = Shelf(None, dict(promised.stored))
-        self.clock = self._reboot()
-        self.before = state.marks
-
 
 def _lost(replica: Replica) -> bool:
     """Whether there is a loss to accept."""
@@ -556,10 +500,6 @@ def _registers(node: Running, replica: Replica, damage: _Damage, expected: dict[
     if now is None or now.values != expected or known != expected:
         return f"J6: the registers are {now}, and {known} in their key, not {expected}"
     return None
-
-
-def _view(state: DiskState) -> dict[str, bytes]:
-    return {name: bytes(inode.view) for name, inode in state.files.items()}
 
 
 MORE: Final = b"and one more, which a judge appends\n"
@@ -590,17 +530,7 @@ class _Life:
 
     async def open(self) -> None:
         """Start the roles, with entropy of their own."""
-        run, clock, boot = self.run, self.life.clock, self.run.lives
-        assert isinstance(clock, NodeClock)
-        ports = Ports(
-            time=SimTime(run.world, clock),
-            timers=SimTimers(run.world, self.life, clock),
-            disk=self.disk,
-            network=None,  # type: ignore[arg-type]  # Nobody calls: there is no door.
-            objects=self.shelf.at,
-            random=lambda purpose: stream(run.plan.seed, NODE, boot, purpose),
-            crash=self.crashes.append,
-        )
+        ports = self.run.ports(self.life, self.disk, objects=self.shelf.at, crash=self.crashes.append)
         config, services = self.histories, Services()
         await start(
             self.scope,
@@ -623,7 +553,7 @@ class _Life:
         for _ in range(histories.knobs["operations"]):
             name = histories.names[self.random.randrange(len(histories.names))]
             await self._operate(await self.running.broker.replica(name))
-            await self._pause()
+            await pause(self.random)
             self.running.broker.check()
             if self.crashes:
                 raise Violation(f"the node ended: {self.crashes[0]!r}")
@@ -832,15 +762,3 @@ class _Life:
             if random.random() < 0.25:
                 await asyncio.sleep(random.choice((0, 0.00005, 0.0002, 0.0004)))
                 streamed.fail(Status.CANCELLED)  # Its client has gone; the answer says what became of it.
-
-    async def _pause(self) -> None:
-        """From nothing, so that appends collect, to longer than a rest."""
-        chance = self.random.random()
-        if chance < 0.4:
-            await asyncio.sleep(0)
-        elif chance < 0.8:
-            await asyncio.sleep(self.random.randrange(700) / 1_000_000)
-        elif chance < 0.95:
-            await asyncio.sleep(0.02)
-        else:
-            await asyncio.sleep(1.5)

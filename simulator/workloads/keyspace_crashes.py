@@ -17,24 +17,28 @@ from typing import ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from broadsheet.base import buggify
-from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Unknown
 from broadsheet.keyspace.core.store import SnapshotState
 from broadsheet.keyspace.core.transaction import Delete, KeyValue, Operation, Put
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig, LocalKeyspace
 from broadsheet.keyspace.local.role import LOG_DIRECTORY, open_keyspace
 from broadsheet.ports import ObjectStore, Random
-from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import KIB
-from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crash_episode import NODE, CrashEpisode, CrashHistories, CrashWorkload
-from simulator.crashstates import CrashState, crash_states, record_on
+from simulator.clock import NodeClock
+from simulator.crash_episode import (
+    FULL_BYTES,
+    CrashEpisode,
+    CrashHistories,
+    CrashWorkload,
+    recorded,
+    syncs,
+    view,
+)
+from simulator.crashstates import CrashState, crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
-from simulator.episode import chooser
 from simulator.journalnode import KEYSPACE
 from simulator.logdamage import hurt
 from simulator.workload import Violation
@@ -55,7 +59,6 @@ SNAPSHOT: Final = 0.4
 OPENS_SECONDS: Final = 60
 TRIES: Final = 40
 """A transaction that is refused for a while is tried so often, every 50 ms."""
-FULL_BYTES: Final = 1 << 40
 
 
 def _no_store(url: str) -> ObjectStore:
@@ -118,50 +121,24 @@ class KeyspaceHistories(CrashHistories):
     @property
     def config(self) -> KeyspaceConfig:
         """A small one."""
-        delay = Duration(self.knobs["vouch_ms"] * MILLISECOND)
-        wal = replace(KEYSPACE.wal, segments_max=self.knobs["segments_max"], vouch_delay=delay)
+        segments_max = self.knobs["segments_max"]
+        wal = replace(KEYSPACE.wal, segments_max=segments_max, vouch_delay=self.vouch_delay)
         chunk_bytes = self.knobs.get("chunk_bytes", KEYSPACE.snapshot_chunk_bytes)
         return replace(KEYSPACE, wal=wal, history_transactions_max=16, snapshot_chunk_bytes=chunk_bytes)
 
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
-            self.tape, self.writing = record_on(self.disk_state), []
-            for mark in self.before:
-                self.tape.mark(mark)
-            begun = len(self.tape.steps)
-            buggify.install(chooser(self.run.plan))
-            for _ in range(self.knobs["lives"]):
-                self.disk_state.locks.clear()
-                self.run.live(self.disk_state, self._life, clock=self.clock)
-                self.disk_state.quota_bytes, self.disk_state.health.slow_ns = FULL_BYTES, 0
-            buggify.install(None)  # What is judged has nothing else against it.
-            states = self._judge(begun)
+            self.writing = []
+            states = self._judge(self.play_lives(self._life))
             self._judge_damaged(states)
-            state = states[self.judging.randrange(len(states))]
-            self.disk_state = DiskState.of(state.image, state.directories)
-            self.disk_state.draws = Draws(self.run.plan.seed, "medium", epoch + 1)
-            self.before, self.clock = state.marks, self._reboot()
-
-    def marks(self) -> tuple[object, ...]:
-        """What was promised in this epoch."""
-        return tuple(what for step, what in self.tape.steps if step == "mark")
-
-    def _reboot(self) -> NodeClock:
-        self.boots += 1
-        return NodeClock(self.run.world, f"{NODE}.{self.boots}")
-
-    def _cut(self, state: DiskState) -> NodeClock:
-        """The power fails, and the machine starts again; no tape tells what is left."""
-        state.tape = None
-        state.power_cut()
-        return self._reboot()
+            self.go_on(states[self.judging.randrange(len(states))], epoch)
 
     def _judge(self, begun: int) -> list[CrashState]:
-        syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
-        behind = [n for at in self.writing for n in syncs[bisect_right(syncs, at) :][:1]]
+        ends = syncs(self.tape, begun)
+        behind = [n for at in self.writing for n in ends[bisect_right(ends, at) :][:1]]
         cut_short = self.judging.sample(behind, min(CUT_SHORT, len(behind)))
-        others = self.judging.sample(syncs, min(STATES - len(cut_short), len(syncs)))
+        others = self.judging.sample(ends, min(STATES - len(cut_short), len(ends)))
         chosen = dict.fromkeys([*cut_short, *others])
         chosen[len(self.tape.steps)] = None
         states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
@@ -179,23 +156,21 @@ class KeyspaceHistories(CrashHistories):
             else:
                 disk_state = self.disk_state.fork()
                 disk_state.tape = self.tape  # Copied below.
-                image = {name: bytes(inode.view) for name, inode in disk_state.files.items()}
+                image = view(disk_state)
                 marks, clock, where = self.marks(), self.clock, "a kill"
             names = [name for name in image if name.startswith("keyspace/") and "lock" not in name]
             damage = hurt(image, self.judging, names, LOG_DIRECTORY)
             if damage is None:
                 continue
             if disk_state.tape is None:
-                tape = record_on(disk_state)
-                for mark in marks:
-                    tape.mark(mark)
+                tape = recorded(disk_state, marks)
             else:
                 tape = disk_state.tape = Tape([*self.tape.steps])
             disk_state.damage(disk_state.files[damage.name], damage.content)
             disk = _Disk(disk_state, marks, clock, where, damage.what, damage.is_newest, len(self.asked))
             begun = len(tape.steps)
             self._start(disk)
-            positions = [n for n in range(begun, len(tape.steps)) if tape.steps[n][0].startswith("sync")]
+            positions = syncs(tape, begun)
             chosen = dict.fromkeys(self.judging.sample(positions, min(BEHIND, len(positions))))
             for state in crash_states(tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen):
                 self._start(
@@ -211,7 +186,7 @@ class KeyspaceHistories(CrashHistories):
         """Start on it, and judge what it shows; sometimes twice."""
         self.run.judged += 1
         random = stream(self.run.plan.seed, "judge", self.run.judged)
-        state, clock = disk.state, disk.clock or self._reboot()
+        state, clock = disk.state, disk.clock or self.reboot()
         state.draws = Draws(self.run.plan.seed, "judged", self.run.judged)
         state.locks.clear()
         if random.random() < 0.2:
@@ -223,14 +198,14 @@ class KeyspaceHistories(CrashHistories):
             operations = 1 + random.randrange(random.choice((12, 60)))
             self.run.die(state, self._opened_somehow, operations=operations, clock=clock)
             if random.random() < 0.5:
-                clock = self._cut(state)
+                clock = self.cut(state)
                 disk = disk._replace(clock=None)
             state.locks.clear()
         self.run.blind(state, self._opened_somehow, clock=clock)
         marks = list(disk.marks)
         said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
         if said is None and random.random() < 0.5:
-            clock = self._cut(state) if random.random() < 0.7 else clock
+            clock = self.cut(state) if random.random() < 0.7 else clock
             state.locks.clear()
             said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
         self.run.trace.note("judged", disk.where, disk.damage, said)
@@ -244,17 +219,7 @@ class KeyspaceHistories(CrashHistories):
 
     async def open(self, life: Life, disk: SimDisk, crashes: list[BaseException]) -> LocalKeyspace:
         """Start one process on `disk`."""
-        run, clock, boot = self.run, life.clock, self.run.lives
-        assert isinstance(clock, NodeClock), "a life of this tier has the clock of its node"
-        ports = Ports(
-            time=SimTime(run.world, clock),
-            timers=SimTimers(run.world, life, clock),
-            disk=disk,
-            network=None,  # type: ignore[arg-type]  # Nobody calls.
-            objects=_no_store,
-            random=lambda purpose: stream(run.plan.seed, NODE, boot, purpose),
-            crash=crashes.append,
-        )
+        ports = self.run.ports(life, disk, objects=_no_store, crash=crashes.append)
         return await open_keyspace(Scope("keyspace", crash=crashes.append), ports, self.config)
 
     async def _look(self, it: _Disk, marks: list[object], life: Life, disk: SimDisk) -> str | None:

@@ -20,8 +20,6 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec.structs import replace
 
-from broadsheet.base import buggify
-from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import BroadsheetError, Corrupt
 from broadsheet.journal.config import JournalsConfig
@@ -33,20 +31,26 @@ from broadsheet.keyspace.local.role import LOG_DIRECTORY as KEYSPACE_LOG
 from broadsheet.ports import Random as Entropy
 from broadsheet.wal.config import KIB
 from simulator.clock import NodeClock
-from simulator.crash_episode import NODE, CrashEpisode, CrashHistories, CrashWorkload
-from simulator.crashstates import CrashState, crash_states, record_on
+from simulator.crash_episode import (
+    FULL_BYTES,
+    CrashEpisode,
+    CrashHistories,
+    CrashWorkload,
+    pause,
+    syncs,
+    view,
+)
+from simulator.crashstates import CrashState, crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, parent
 from simulator.entropy import Draws, stream
-from simulator.episode import chooser
 from simulator.journalmodel import JournalModel
-from simulator.journalnode import JOURNALS, KEYSPACE
+from simulator.journalnode import KEYSPACE, journals_of, small_blocks
 from simulator.lifemodel import Account, Span, fragment_of
 from simulator.logdamage import hurt, hurt_telling
 from simulator.workload import Violation
-from simulator.workloads.journal import small_blocks
 from simulator.workloads.lifecycle_judge import Harm, Judge
-from simulator.workloads.lifecycle_life import FULL_BYTES, LifecycleNode
+from simulator.workloads.lifecycle_life import LifecycleNode
 from simulator.workloads.lifecycle_operator import accept_keyspace
 from simulator.world import Life
 
@@ -124,48 +128,14 @@ class _Histories(CrashHistories):
     @property
     def journals(self) -> JournalsConfig:
         """Small ones."""
-        knobs = self.knobs
-        wal = replace(JOURNALS.wal, segments_max=knobs["segments_max"], vouch_delay=self.vouch_delay)
-        return replace(JOURNALS, checkpoint_bytes=knobs["checkpoint_bytes"], wal=wal)
-
-    @property
-    def vouch_delay(self) -> Duration:
-        """Of both logs."""
-        return Duration(self.knobs["vouch_ms"] * MILLISECOND)
+        return journals_of(self.knobs, self.vouch_delay)
 
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
-            self.tape = record_on(self.disk_state)
-            for mark in self.before:
-                self.tape.mark(mark)
-            begun = len(self.tape.steps)
-            buggify.install(chooser(self.run.plan))
-            for _ in range(self.knobs["lives"]):
-                self.disk_state.locks.clear()
-                self.run.live(self.disk_state, self._life, clock=self.clock)
-                self.disk_state.quota_bytes, self.disk_state.health.slow_ns = FULL_BYTES, 0
-            buggify.install(None)  # What is judged has nothing else against it.
-            states = self._judge(begun)
+            states = self._judge(self.play_lives(self._life))
             self._judge_damaged(states)
-            state = states[self.judging.randrange(len(states))]
-            self.disk_state = DiskState.of(state.image, state.directories)
-            self.disk_state.draws = Draws(self.run.plan.seed, "medium", epoch + 1)
-            self.before, self.clock = state.marks, self._reboot()
-
-    def marks(self) -> tuple[object, ...]:
-        """What was promised so far."""
-        return tuple(what for step, what in self.tape.steps if step == "mark")
-
-    def _reboot(self) -> NodeClock:
-        self.boots += 1
-        return NodeClock(self.run.world, f"{NODE}.{self.boots}")
-
-    def _cut(self, state: DiskState) -> NodeClock:
-        """The power fails, and the machine starts again; no tape tells what is left."""
-        state.tape = None
-        state.power_cut()
-        return self._reboot()
+            self.go_on(states[self.judging.randrange(len(states))], epoch)
 
     async def _life(self, life: Life, disk: SimDisk) -> None:
         """One life of the history."""
@@ -177,7 +147,7 @@ class _Histories(CrashHistories):
             raise Violation(f"{wrong} (after a crash)")
         for _ in range(self.knobs["operations"]):
             await node.operate(self.names[self.random.randrange(len(self.names))])
-            await node.pause()
+            await pause(self.random)
             node.check()
         if self.random.random() < 0.3:
             node.heal()
@@ -187,8 +157,8 @@ class _Histories(CrashHistories):
 
     def _judge(self, begun: int) -> list[CrashState]:
         """Some crash states as they are, and the disk as the last process left it."""
-        syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
-        chosen = dict.fromkeys(self.judging.sample(syncs, min(STATES, len(syncs))))
+        ends = syncs(self.tape, begun)
+        chosen = dict.fromkeys(self.judging.sample(ends, min(STATES, len(ends))))
         chosen[len(self.tape.steps)] = None
         states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
         for state in states:
@@ -198,7 +168,7 @@ class _Histories(CrashHistories):
     def _disk_of(self, state: CrashState) -> _Disk:
         disk_state = DiskState.of(state.image, state.directories)
         account = Account(self.model, state.marks)
-        return _Disk(disk_state, account, self._reboot(), f"step {state.position}")
+        return _Disk(disk_state, account, self.reboot(), f"step {state.position}")
 
     def _judge_damaged(self, states: Sequence[CrashState]) -> None:
         for number in range(DAMAGED):
@@ -214,7 +184,7 @@ class _Histories(CrashHistories):
 
     def _damage(self, disk: _Disk, random: Random) -> None:
         """Some bytes of the disk, or of the store, become wrong."""
-        image = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
+        image = view(disk.state)
         chance, log, is_whole = random.random(), JOURNALS_LOG, disk.is_whole
         if chance < 0.2:
             (self._damage_object if chance < 0.12 else self._lose_fragment)(disk, random)
@@ -311,7 +281,7 @@ class _Histories(CrashHistories):
     def _ended(self, disk: _Disk, random: Random) -> None:
         """The process is killed, or the power fails."""
         if random.random() < 0.5:
-            disk.clock = self._cut(disk.state)
+            disk.clock = self.cut(disk.state)
         disk.state.locks.clear()
 
     def _earlier(self, disk: _Disk, random: Random) -> None:

@@ -22,10 +22,10 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import SpecChange
 from broadsheet.journal.replica import Replica
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
-from broadsheet.runtime.role import ClosingNotice, Ports, Services
+from broadsheet.runtime.role import ClosingNotice, Services
 from broadsheet.runtime.scope import Scope
-from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crash_episode import NODE, CrashEpisode
+from simulator.clock import NodeClock
+from simulator.crash_episode import FULL_BYTES, NODE, CrashEpisode
 from simulator.disk import SimDisk
 from simulator.disk_state import Tape
 from simulator.entropy import stream
@@ -37,7 +37,6 @@ from simulator.workload import Violation
 from simulator.world import Life
 
 OPENS_SECONDS: Final = 120
-FULL_BYTES: Final = 1 << 40
 LATE_NS: Final = (0, 0, 20 * MILLISECOND, 3 * SECOND)
 ROUND_SECONDS: Final = 130
 """In a leap of time each retention looks at least once (`trimming.RETRY`)."""
@@ -120,16 +119,7 @@ class LifecycleNode:
 
     async def open(self) -> None:
         """Start the roles, with entropy of their own."""
-        run, boot = self.run, self.run.lives
-        ports = Ports(
-            time=SimTime(run.world, self.clock),
-            timers=SimTimers(run.world, self.life, self.clock),
-            disk=self.disk,
-            network=None,  # type: ignore[arg-type]  # Nobody calls: there is no door.
-            objects=self.store.at,
-            random=lambda purpose: stream(run.plan.seed, NODE, boot, purpose),
-            crash=self._crashed,
-        )
+        ports = self.run.ports(self.life, self.disk, objects=self.store.at, crash=self._crashed)
         await asyncio.wait_for(
             start(
                 self.scope,
@@ -381,16 +371,6 @@ class LifecycleNode:
             run = self.append(it, replica, length, condition=self._condition(replica))
             if random.random() < 0.6:
                 await asyncio.wait([run.answered], timeout=30)
-
-    async def pause(self) -> None:
-        """From nothing, so that things collect, to longer than a rest."""
-        chance = self.random.random()
-        if chance < 0.4:
-            await asyncio.sleep(0)
-        elif chance < 0.8:
-            await asyncio.sleep(self.random.randrange(700) / 1_000_000)
-        else:
-            await asyncio.sleep(0.02 if chance < 0.95 else 1.5)
 
     async def _leap(self, seconds: int) -> None:
         """Time passes, as far as a life goes."""

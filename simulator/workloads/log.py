@@ -18,7 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttled, TooLarge, Trimmed
 from broadsheet.ports import Random
@@ -102,7 +101,7 @@ class _Histories(CrashHistories):
             initial_fill_bytes=knobs["fill_kib"] * KIB,
             record_bytes_max=knobs["record_bytes"],
             batch_bytes_max=knobs["batch_bytes"],
-            vouch_delay=Duration(knobs["vouch_ms"] * MILLISECOND),
+            vouch_delay=self.vouch_delay,
         )
         self.early = stream(run.plan.seed, "log", "early")
         self.model = LogModel()
@@ -153,10 +152,6 @@ class _Histories(CrashHistories):
             tape.mark(("done", name, number))
 
         return done
-
-    def marks(self) -> tuple[object, ...]:
-        """What was promised in this epoch."""
-        return tuple(what for step, what in self.tape.steps if step == "mark")
 
     def _judge(self, begun: int) -> list[CrashState]:
         """Every crash state that was drawn, as it is."""
