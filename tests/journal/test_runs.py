@@ -211,6 +211,69 @@ async def test_appends_on_their_way_to_a_journal_that_is_made_again_keep_the_ord
             assert made.content == b"012345"
 
 
+async def test_an_append_that_is_called_while_earlier_ones_are_refused_goes_behind_them() -> None:
+    """The order is that of the calls, though the newest was ready first. No test noticed the other one."""
+    async with world() as w, asyncio.timeout(20):
+        gone, made, gate = Deleted(), Log(), asyncio.Event()
+        gone.is_holding = True
+        opened, waiting = [gone, made], list[RunRequest]()
+
+        async def open_next(_call: object, request: RunRequest) -> RunOpened:
+            if len(opened) == 1:
+                waiting.append(request)
+                await gate.wait()
+            return await open_run(opened.pop(0), request)
+
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(open_next)
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+            appends: list[asyncio.Future[Commit]] = []
+            for number in range(3):
+                appends.append(asyncio.ensure_future(client.journals.append(NAME, b"%d" % number)))
+                await until(lambda: len(gone.held) == len(appends))
+            gone.place(gone.held.pop(0))
+            await until(lambda: bool(waiting))
+            appends.append(asyncio.ensure_future(client.journals.append(NAME, b"3")))
+            batches = client.journals._batches.of(NAME)
+            await until(lambda: len(batches._ready) == 1)
+            gone.release()
+            await until(lambda: len(batches._ready) == 3)
+            gate.set()
+            await asyncio.gather(*appends)
+            assert made.content == b"0123"
+
+
+class Reopened(Log):
+    """A journal that a command has opened anew: runs on the streams from before are refused for ever."""
+
+    def place(self, run: Run) -> None:
+        run.answer(Status.SHUTTING_DOWN, message="it is opened again")
+
+
+@pytest.mark.parametrize("is_one", [False, True])
+async def test_an_append_behind_one_that_a_reopened_journal_refused_goes_on_a_new_stream(
+    is_one: bool,
+) -> None:
+    """A stream belongs to one opening. No test noticed that a client kept it, and was refused for ever."""
+    async with world() as w, asyncio.timeout(20):
+        made = Log()
+        opened = [Reopened(), made]
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(lambda _, request: open_run(opened.pop(0), request))
+        w.server.numbers[row.name] = row.number
+        async with broadsheet.connect(w.address) as client:
+
+            async def append(content: bytes) -> None:
+                journals = client.journals
+                await (journals.append(NAME, content) if is_one else journals.append_many(NAME, [content]))
+
+            with pytest.raises(ShuttingDown, match="it is opened again"):
+                await append(b"refused")
+            await append(b"taken")
+            assert made.content == b"taken"
+
+
 @pytest.mark.parametrize("is_one", [False, True])
 async def test_appends_that_were_refused_and_find_no_stream_any_more_are_refused(is_one: bool) -> None:
     """C2: nothing of them is in any journal, and at the end of their time they were in doubt."""
