@@ -175,3 +175,23 @@ def test_a_query_that_goes_on_without_its_checkpoint_is_told_what_was_removed(no
 
         with pytest.raises(ConfigError, match=r"open at offset .* were removed: .* startingOffsets"):
             resume_options(address=node.address, commit_journal=commits)
+
+
+def test_what_was_removed_before_a_first_batch_is_planned_again_ends_the_query_or_is_told(
+    node: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark asks for the first offset again then, and got today's: nobody was told of what lies before it."""
+    name = "trimmed/first"
+    with connect_sync(node.address) as client:
+        create(client, name)
+        publish(client, name, range(8))
+        before = stream(node, name)
+        start = before.initialOffset()
+        end = before.latestOffset(start, ReadAllAvailable())
+        begin = trim(client, name, ends_of(client, name)[2])
+
+        strict, lax = stream(node, name), stream(node, name, failOnDataLoss="false")
+        with pytest.raises(LocalProtocolError, match=r"next that can be read is .* failOnDataLoss"):
+            rows(strict, strict.initialOffset(), end)
+        assert rows(lax, lax.initialOffset(), end) == [*range(3, 8)]
+    assert f"begins at {begin}: {begin} bytes from 0 on" in capfd.readouterr().err

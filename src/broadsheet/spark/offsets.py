@@ -74,6 +74,21 @@ def at_begin(head: Position) -> Position:
     return head._replace(offset=head.begin)
 
 
+def as_planned(start: Mapping[str, Position], end: Mapping[str, Position]) -> Positions:
+    """`start` as it was when a batch to `end` was planned first.
+
+    Of a first batch that is planned again Spark asks for the first offset again. A journal that was trimmed
+    meanwhile begins above what that batch was to read.
+    """
+
+    def was(name: str, at: Position) -> Position:
+        then = end.get(name, at)
+        is_later = at.create_revision == then.create_revision and at.begin > then.begin
+        return at_begin(then) if is_later and at.offset == at.begin else at
+
+    return {name: was(name, at) for name, at in start.items()}
+
+
 def starting(option: str, heads: Mapping[str, Position]) -> Positions:
     """Where a new query begins.
 

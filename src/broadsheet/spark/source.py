@@ -48,6 +48,7 @@ from broadsheet.spark.offsets import (
     Positions,
     Span,
     alive,
+    as_planned,
     at_begin,
     base_of,
     decoded,
@@ -359,7 +360,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends that the newest batch was planned with, if nobody has been told them."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Where a new query begins. Spark may ask several times, and gets the same answer."""
+        """Where a new query begins. Spark may ask again, and a trimmed journal has another answer then."""
         return self._encoded(self.sources.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
@@ -403,7 +404,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        return self.sources.partitions(self._decoded(start), self._decoded(end))
+        begin, ends = self._decoded(start), self._decoded(end)
+        return self.sources.partitions(as_planned(begin, ends), ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
