@@ -123,7 +123,9 @@ def index_at(target: Target, framing: Framing, journal: str, offset: int) -> Pro
 
 
 def index_up_to(target: Target, journal: str, position: Position) -> ProducerIndex:
-    """The producer index at a position, or at the begin of the frame that it is in: reads up to 16 MiB.
+    """The producer index at a position, or at the begin of the frame that it is in.
+
+    It reads what lies above the newest stored index: 16 MiB at most while the journal is indexed.
 
     Raises:
         NotFound: the journal was deleted, or another one has its name.
