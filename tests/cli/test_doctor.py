@@ -220,10 +220,12 @@ def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:
     assert f"broadsheet keyspace drop-orphans --data-dir {tmp_path}" in keyspace.remedy
 
 
-def test_a_key_space_that_is_older_than_a_journal_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_begun_anew", [True, False])
+def test_a_key_space_that_is_older_than_a_journal_is_found(tmp_path: Path, *, is_begun_anew: bool) -> None:
     """No start goes on with it, as after its log was lost and begun anew; doctor said that all was well."""
     take(tmp_path).release()
-    (tmp_path / "keyspace").mkdir()
+    if is_begun_anew:
+        (tmp_path / "keyspace").mkdir()
     (tmp_path / "journals" / "spool" / "0000000000000007").mkdir(parents=True)
 
     finding = checks.keyspace_check(tmp_path)

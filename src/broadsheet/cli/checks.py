@@ -330,7 +330,7 @@ async def _counted(address: str, number: str) -> int:
 
 def _lost_of(path: Path) -> str:
     """The reason why the key space of a stopped node would not start; empty if it would."""
-    if not (path / "keyspace").is_dir():
+    if not path.is_dir():  # It was never started, and opening the disk would make it.
         return ""
     disk = LocalDisk(path)
     try:
