@@ -56,6 +56,24 @@ async def test_of_alterations_whose_callers_have_left_one_is_made() -> None:
     assert not crashes
 
 
+@pytest.mark.parametrize("turns", range(1, 8))
+async def test_an_alteration_whose_caller_leaves_is_no_reason_to_call_the_journal_deleted(turns: int) -> None:
+    """Two of one journal at a time read one spec, and the second is refused as of a deleted journal."""
+    crashes: list[BaseException] = []
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        await node.broker.replica(NAME)
+        leaver = asyncio.create_task(node.broker.alter(NAME, None, SpecChange(length=1024)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        leaver.cancel()
+
+        found = await node.broker.alter(NAME, None, SpecChange(labels={"la": "last"}))
+        assert node.broker.info(NAME) == found
+        assert found.spec.labels == {"la": "last"}
+    assert not crashes
+
+
 async def test_alterations_of_many_journals_share_their_syncs() -> None:
     """Each waited for one of its own: 3,000 took 22 seconds, and so did whoever altered another journal."""
     crashes: list[BaseException] = []
