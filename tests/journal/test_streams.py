@@ -130,6 +130,27 @@ async def test_a_staged_file_that_the_disk_cannot_read_ends_no_node() -> None:
     assert not crashes
 
 
+async def test_a_failed_sync_ends_the_node_also_if_the_client_has_gone_meanwhile() -> None:
+    """W5: nobody waited for this sync any more, and the node went on to acknowledge appends."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        slow = Duration(50 * MILLISECOND)
+        faulty.plan(Fault("flush", error=errno.EIO, name="*.spool", times=1, delay=slow))
+        stream = StreamedAppend(replica, 1, None)
+        await stream.begun
+        stream.put(LARGE)
+        stream.finish()
+        await until(lambda: "flush" in faulty.faults.faults_hit)
+        placing = next(task for task in asyncio.all_tasks() if task.get_name().endswith(f".place.{NAME}"))
+        stream.fail(Status.CANCELLED)
+        assert await status_of(stream.answered) is Status.CANCELLED
+        await asyncio.wait_for(placing, 5)
+    assert [each.errno for each in crashes if isinstance(each, OSError)] == [errno.EIO]
+
+
 async def test_a_checkpoint_is_made_between_streams(node: Running) -> None:
     """A journal that gets nothing but streams must let go of its log too."""
     replica = await node.broker.replica(NAME)

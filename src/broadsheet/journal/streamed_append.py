@@ -223,8 +223,8 @@ class StreamedAppend:
             self._replica.deliver(StreamPlaced(stream=self._stream))
 
     def _refuse_or_crash(self, error: OSError, refusals: tuple[int, ...]) -> None:
-        if self.phase is Phase.DONE:
-            return  # The journal was closed meanwhile, together with its files.
+        if self.phase is Phase.DONE and error.errno in (errno.EBADF, errno.ENOENT):
+            return  # The journal was closed meanwhile, together with its files, or deleted.
         if error.errno in refusals:
             if error.errno in NO_SPACE:
                 context = self._replica.context
