@@ -12,7 +12,7 @@ import pytest
 
 from tests.plugins.cpu import become_subreaper, tree_seconds
 
-BUDGET_MINUTES: Final = {"ground": 7, "faults": 8, "kv": 6, "journals": 4, "pipelines": 5, "files": 3}
+BUDGET_MINUTES: Final = {"ground": 7, "faults": 9, "kv": 6, "journals": 4, "pipelines": 5, "files": 2}
 CORES: Final = 2
 TOLERANCE: Final = 1.25
 PART_OF: Final = {
