@@ -291,6 +291,24 @@ def test_a_snapshot_that_the_log_refuses_is_given_up_and_asked_for_again() -> No
     assert machine.deadline() is None, "one is under way, and no second one is wanted"
 
 
+def test_a_snapshot_whose_chunk_falls_with_an_earlier_record_is_given_up_and_begun_again() -> None:
+    """It waited for that chunk for ever, and a key space that snapshots no more fills its log."""
+    machine = store()
+    put_one(machine, 1, "a", b"1")
+    step(machine, FlushAsked())
+    (earlier,) = step(machine, transact(2, [Put("b", b"2")]))
+    (chunk,) = step(machine, SnapshotEncoded(snapshot(rev(1), machine.shown.pairs(), chunk_bytes=999)))
+    assert isinstance(earlier, Persist)
+    assert isinstance(chunk, Persist)
+
+    (answer,) = step(machine, PersistRefused(earlier.token))
+    assert isinstance(answer, Answer)
+    assert answer.status is Status.STORE_UNHEALTHY
+    assert machine.snapshot is SnapshotState.IDLE
+    assert machine.deadline() is not None
+    assert step(machine, PersistRefused(chunk.token)) == []
+
+
 def test_a_page_is_the_first_pairs_behind_a_key() -> None:
     """Who lists ten thousand journals asks page by page, and must meet each once."""
     pairs = OrderedMap()
