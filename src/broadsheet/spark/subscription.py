@@ -5,8 +5,9 @@ journals. Calls about many journals run `CALLS_AT_ONCE` at a time. Source: pipel
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -21,6 +22,8 @@ from broadsheet.spark.options import Options
 T = TypeVar("T")
 CALLS_AT_ONCE: Final = 16
 """How many calls about journals are on their way at once."""
+CALLS_AHEAD: Final = 16 * CALLS_AT_ONCE
+"""How many names may be asked behind one that has not answered."""
 
 
 class Subscription(NamedTuple):
@@ -102,17 +105,28 @@ def of_each(call: Callable[[str], T | None], names: Iterable[str]) -> dict[str, 
     """What `call` says of each name, without those of which it says None. Calls run beside each other.
 
     Raises:
-        Exception: the first error, by the order of `names`. Calls that did not begin are dropped.
+        Exception: the first error, by the order of `names`. Of the names behind it, at most `CALLS_AHEAD`
+            were asked.
     """
-    ordered = list(dict.fromkeys(names))
-    if not ordered:
-        return {}
-    threads = ThreadPoolExecutor(min(CALLS_AT_ONCE, len(ordered)), "broadsheet-plan")
+    threads = ThreadPoolExecutor(CALLS_AT_ONCE, "broadsheet-plan")
+    found: dict[str, T] = {}
+    ahead: deque[tuple[str, Future[T | None]]] = deque()
+
+    def take() -> None:
+        name, answer = ahead.popleft()
+        if (said := answer.result()) is not None:
+            found[name] = said
+
     try:
-        found = zip(ordered, threads.map(call, ordered), strict=True)
-        return {name: answer for name, answer in found if answer is not None}
+        for name in dict.fromkeys(names):
+            ahead.append((name, threads.submit(call, name)))
+            if len(ahead) > CALLS_AHEAD:
+                take()
+        while ahead:
+            take()
     finally:
         threads.shutdown(cancel_futures=True)
+    return found
 
 
 def of_each_that_exists(
