@@ -112,15 +112,20 @@ def _require_open(replica: Replica, at: ByteOffset) -> None:
         raise ShuttingDown(f"journal {replica.name} was closed at {at}")
 
 
-async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> Chunk:
+async def read_chunk(
+    replica: Replica, offset: ByteOffset, stop: ByteOffset, *, bytes_max: int | None = None
+) -> Chunk:
     """At least one committed byte from `offset` on, and none at or above `stop`, at most the committed end.
+
+    Args:
+        bytes_max: not more of them; None: `read_bytes_max` of the configuration.
 
     Raises:
         Trimmed: no fragment has them. Corrupt: they are damaged, missing or not proven.
         StoreUnhealthy: no file could be opened for them within `descriptor_wait`.
         OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
     """
-    most = min(stop - offset, replica.context.config.read_bytes_max)
+    most = min(stop - offset, bytes_max or replica.context.config.read_bytes_max)
     _require_agreement(replica, offset)
     try:
         spooled = _spooled(replica, offset, most)

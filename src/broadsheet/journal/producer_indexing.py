@@ -54,6 +54,8 @@ To copy or to free the states of a million holds every thread for a tenth of a s
 _NAME: Final = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{8})\.index")
 
 
+UPDATE_BYTES: Final = 512 << 10
+"""Bytes that one update of an index takes: each is a turn of a thread."""
 ENDED: Final = "its producer index has ended: "
 VERIFIED_BYTES: Final = 1 << 20
 """Bytes of a stored index that are in memory at a time while it is verified."""
@@ -451,7 +453,7 @@ class Indexing:
         at = ByteOffset(index.offset + len(self._unfinished))
         while at < target:
             try:
-                chunk = await read_chunk(replica, at, target)
+                chunk = await read_chunk(replica, at, target, bytes_max=UPDATE_BYTES)
             except Trimmed:
                 self._unfinished = b""
                 await self._store(behind_hole(index, next_begin(replica, at)))
