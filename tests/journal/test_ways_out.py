@@ -425,6 +425,24 @@ async def test_a_second_try_to_accept_a_loss_keeps_what_the_first_one_moved_asid
     assert not crashes
 
 
+async def test_a_second_try_to_accept_a_loss_goes_on_above_what_the_first_one_moved_aside() -> None:
+    """J1: only the file named the offsets, and the disk had no room for the seal: they were given again."""
+    disk, crashes = await lived(is_vouched=True), list[BaseException]()
+    for name in [name for name in disk.state.files if name.startswith("journals/log/")]:
+        disk.state.remove(name)
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, faulty=faulty) as node:
+        assert (await accept(node, may_act=False)).head == len(CONTENT)
+        faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=1))
+        with pytest.raises(StoreUnhealthy, match="accept-loss"):
+            await accept(node, may_act=True)
+        assert (await accept(node, may_act=True)).head == len(CONTENT)
+        assert await append(node, NAME, b"on") is Status.OK
+        assert (await node.broker.replica(NAME)).end == len(CONTENT) + 2
+    assert CONTENT in kept(disk)
+    assert not crashes
+
+
 async def test_a_loss_that_cannot_be_looked_for_now_is_told_to_be_unchanged() -> None:
     """C2: without a free descriptor a look that changes nothing ended as an error of the node."""
     disk, crashes = await quarantined(), list[BaseException]()

@@ -30,7 +30,14 @@ from broadsheet.journal.producer_indexing import greatest_point
 from broadsheet.journal.remedies import accept_loss, registers_lost
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.seal_file import read_seal, write_seal
-from broadsheet.journal.set_aside import copy_out, lost_files, spools_in, sync_files, unused_name
+from broadsheet.journal.set_aside import (
+    copy_out,
+    ends_of_whole,
+    lost_files,
+    spools_in,
+    sync_files,
+    unused_name,
+)
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, ModRevisionIs, Put
 
@@ -193,9 +200,10 @@ def look(
         named.append((decode_epoch(keys.epoch).start, "the epoch key names it"))
     if keys.registers is not None:
         named.append((decode_registers(keys.registers).at, "the registers key names it"))
-    files = spools_in(disk, directory)
-    for name, begin, size in files:
-        named.append((ByteOffset(begin + size), f"{name} reaches it"))
+    files, aside = spools_in(disk, directory), lost_files(disk, directory)
+    # A try that was cut short may have moved aside the only file that tells how far the journal reached.
+    reaches = [*((ByteOffset(begin + size), name) for name, begin, size in files), *ends_of_whole(aside)]
+    named += [(end, f"{name} reaches it") for end, name in reaches]
     known, why = max(named)
     if head is not None and head < known:
         raise InvalidArgument(
@@ -216,7 +224,7 @@ def look(
         checkpoint=checkpoint,
         is_damaged=any((len(sound) < len(here), unlisted, seal is not None and seal.reason, replica.missing)),
         are_registers_lost=registers is None,
-        kept_aside=tuple(lost_files(disk, directory)),
+        kept_aside=tuple(aside),
     )
 
 

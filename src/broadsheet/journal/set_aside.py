@@ -5,6 +5,7 @@ may have been acknowledged; `spool_repair` decides what is proven. The module al
 directory are the journal's. Source: journals.3; W7.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -21,6 +22,8 @@ from broadsheet.ports import Disk, File
 from broadsheet.wal.segments import read_around
 
 LOST_SUFFIX: Final = ".lost"
+_WHOLE: Final = re.compile(r"[0-9a-f]{16}-([0-9a-f]{16})(-[0-9]{1,7})?\.lost")
+"""The name of a whole file that was moved aside; that of a copied tail has a checksum of 8 digits as well."""
 PIECE_BYTES: Final = 1 << 20
 LOST_CLAIMS_MAX: Final = 64
 """Records whose sums an operator is shown. The log may have a hundred thousand: neither a seal nor a reply
@@ -45,6 +48,12 @@ def lost_files(disk: Disk, directory: str) -> list[str]:
 def lost_among(names: Iterable[str]) -> list[str]:
     """Those of `names` that were moved aside."""
     return [name for name in names if name.endswith(LOST_SUFFIX)]
+
+
+def ends_of_whole(names: Iterable[str]) -> list[tuple[ByteOffset, str]]:
+    """The end and the name of each whole spool file among those that were moved aside."""
+    found = (match for name in names if (match := _WHOLE.fullmatch(name)) is not None)
+    return [(ByteOffset(int(each.group(1), 16)), each.group(0)) for each in found]
 
 
 def move_aside(disk: Disk, directory: str, name: str, *, begin: int) -> None:
