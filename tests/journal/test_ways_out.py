@@ -443,6 +443,23 @@ async def test_a_second_try_to_accept_a_loss_goes_on_above_what_the_first_one_mo
     assert not crashes
 
 
+async def test_a_second_try_to_accept_a_loss_goes_on_above_a_tail_that_the_first_one_moved_aside() -> None:
+    """J1: the seal that told of the tail is gone, and a part of the file is sound."""
+    disk, crashes = await quarantined(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, is_last=False) as node:
+        assert (await accept(node, may_act=False)).head == len(CONTENT)
+    disk.state.remove(next(name for name in disk.state.files if name.endswith(f"/{SEAL_NAME}")))
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=6, crashes=crashes, faulty=faulty) as node:
+        faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=1))
+        with pytest.raises(StoreUnhealthy, match="accept-loss"):
+            await accept(node, may_act=True)
+        told = await accept(node, may_act=True)
+        assert [(each.begin, each.end) for each in told.lost] == [(LAST, len(CONTENT))]
+        assert told.head == len(CONTENT)
+    assert not crashes
+
+
 async def test_a_loss_that_cannot_be_looked_for_now_is_told_to_be_unchanged() -> None:
     """C2: without a free descriptor a look that changes nothing ended as an error of the node."""
     disk, crashes = await quarantined(), list[BaseException]()

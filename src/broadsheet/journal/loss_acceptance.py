@@ -32,7 +32,7 @@ from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.seal_file import read_seal, write_seal
 from broadsheet.journal.set_aside import (
     copy_out,
-    ends_of_whole,
+    ends_of_given_up,
     lost_files,
     spools_in,
     sync_files,
@@ -202,7 +202,7 @@ def look(
         named.append((decode_registers(keys.registers).at, "the registers key names it"))
     files, aside = spools_in(disk, directory), lost_files(disk, directory)
     # A try that was cut short may have moved aside the only file that tells how far the journal reached.
-    reaches = [*((ByteOffset(begin + size), name) for name, begin, size in files), *ends_of_whole(aside)]
+    reaches = [*((ByteOffset(begin + size), name) for name, begin, size in files), *ends_of_given_up(aside)]
     named += [(end, f"{name} reaches it") for end, name in reaches]
     known, why = max(named)
     if head is not None and head < known:
@@ -332,9 +332,13 @@ def _may_be_written(replica: Replica, seal: Seal) -> bool:
 
 
 def _move_tail(replica: Replica, name: str, *, begin: int, keep: int) -> None:
-    file = replica.context.disk.open(f"{replica.directory}/{name}")
+    disk, directory = replica.context.disk, replica.directory
+    file = disk.open(f"{directory}/{name}")
     try:
-        copy_out(replica.context.disk, replica.directory, file, begin=begin, skip=keep, size=file.size())
+        size = file.size()
+        copy = copy_out(disk, directory, file, begin=begin, skip=keep, size=size)
+        disk.rename(f"{directory}/{copy}", unused_name(disk, directory, begin=begin + keep, size=size - keep))
+        disk.sync_dir(directory)  # Its name is what tells a second try how far it reached.
         file.truncate(keep)
         file.sync()
     finally:

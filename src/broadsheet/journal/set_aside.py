@@ -22,8 +22,9 @@ from broadsheet.ports import Disk, File
 from broadsheet.wal.segments import read_around
 
 LOST_SUFFIX: Final = ".lost"
-_WHOLE: Final = re.compile(r"[0-9a-f]{16}-([0-9a-f]{16})(-[0-9]{1,7})?\.lost")
-"""The name of a whole file that was moved aside; that of a copied tail has a checksum of 8 digits as well."""
+_GIVEN_UP: Final = re.compile(r"[0-9a-f]{16}-([0-9a-f]{16})(-[0-9]{1,7})?\.lost")
+"""The name of what is moved aside because its loss is accepted, or of a damaged file that the store has. Of
+what a start copies out after kill -9 the name has a checksum of 8 digits as well: that moves no head."""
 PIECE_BYTES: Final = 1 << 20
 LOST_CLAIMS_MAX: Final = 64
 """Records whose sums an operator is shown. The log may have a hundred thousand: neither a seal nor a reply
@@ -50,9 +51,9 @@ def lost_among(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.endswith(LOST_SUFFIX)]
 
 
-def ends_of_whole(names: Iterable[str]) -> list[tuple[ByteOffset, str]]:
-    """The end and the name of each whole spool file among those that were moved aside."""
-    found = (match for name in names if (match := _WHOLE.fullmatch(name)) is not None)
+def ends_of_given_up(names: Iterable[str]) -> list[tuple[ByteOffset, str]]:
+    """The end and the name of each of `names` that no start has copied out."""
+    found = (match for name in names if (match := _GIVEN_UP.fullmatch(name)) is not None)
     return [(ByteOffset(int(each.group(1), 16)), each.group(0)) for each in found]
 
 
