@@ -20,6 +20,7 @@ from broadsheet.errors import (
     RemoteProtocolError,
     WrongAppendOffset,
 )
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES, NOTHING_KNOWN, SETTLED_KEPT
 from broadsheet.journal.core.fragment import parse_name
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.journal.messages import (
@@ -30,6 +31,8 @@ from broadsheet.journal.messages import (
     IndexPointsReply,
     IndexPointsRequest,
     ReadRequest,
+    SettleReply,
+    SettleRequest,
 )
 from broadsheet.message.framing import FIXED, framed
 from broadsheet.message.stored_index import decode
@@ -83,6 +86,22 @@ async def test_appends_of_every_kind_are_read_back_in_order(client: Client) -> N
     assert await content_of(client, "kinds/a") == b"".join(parts)
     assert await content_of(client, "kinds/a", 3, 17) == b"".join(parts)[3:17]
     assert (await journals.append("kinds/a")).end == len(b"".join(parts)), "a barrier tells the end"
+
+
+async def test_one_question_more_than_a_journal_settles_is_told_nothing_for_certain(client: Client) -> None:
+    """C2: an earlier question was forgotten, and its append could still take effect after a certain no."""
+    journal = await client.journals.create("settle/a")
+
+    async def known_from(number: int) -> int:
+        asked = SettleRequest(journal=journal.spec.name, attempt=number.to_bytes(ATTEMPT_BYTES))
+        reply = await client.journals._ask("journal.settle", asked, SettleReply)
+        assert reply.commit is None
+        return reply.known_from
+
+    for first in range(0, SETTLED_KEPT, 64):
+        assert await asyncio.gather(*map(known_from, range(first, first + 64))) == [0] * 64
+    assert await known_from(SETTLED_KEPT) == NOTHING_KNOWN
+    assert await known_from(0) == 0, "it is refused already"
 
 
 async def test_a_wrong_offset_or_register_changes_nothing_and_says_so(client: Client) -> None:

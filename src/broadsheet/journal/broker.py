@@ -467,8 +467,8 @@ class Broker:
                     self.troubles.tried(slot.info.name, is_failed=True)
                 await asyncio.sleep(in_seconds(backoff.next()))
                 continue
-            for attempt in slot.settled:
-                opened.attempts.settle(attempt)
+            for attempt, when in slot.settled.items():
+                opened.attempts.settle(attempt, when)
             replica = Replica(self._context, opened._replace(info=slot.info))  # It may be altered meanwhile.
             if slot.opened.done():
                 replica.close(Status.NOT_FOUND)  # It was deleted meanwhile.

@@ -28,7 +28,7 @@ from broadsheet.journal.append_ports import resolve
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.journal.core.attempts import validate_attempt
+from broadsheet.journal.core.attempts import NOTHING_KNOWN, validate_attempt
 from broadsheet.journal.core.pipeline_events import AttemptAsked, Submitted
 from broadsheet.journal.core.registers import Condition, validate_condition
 from broadsheet.journal.listing import Listing, view_of
@@ -348,7 +348,8 @@ class Service:
         attempts = replica.pipeline.attempts
         found = attempts.find(request.attempt)
         commit = Commit(begin=found.begin, end=found.end) if found is not None else None
-        return Reply(SettleReply(commit=commit, known_from=attempts.known_from))
+        is_certain = commit is not None or attempts.is_settled(request.attempt)
+        return Reply(SettleReply(commit, attempts.known_from if is_certain else NOTHING_KNOWN))
 
     async def fragments(self, call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
         """A page of a journal's closed fragments."""

@@ -5,6 +5,7 @@ OPENING --opened--> OPEN --its loss is accepted--> OPENING. The broker moves it;
 
 import asyncio
 
+from broadsheet.base.time import Instant
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.replica import Replica
@@ -30,7 +31,7 @@ class Slot:
         """Has the deletions of the journal marked one at a time, so that one of a crowd reads its spec."""
         self.tasks: dict[asyncio.Task[None], None] = {}
         """The background work of its replicas, also of one that was closed: a deletion waits for its end."""
-        self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
+        self.settled: dict[bytes, Instant] = {}  # Settled attempts, for the replica of a reopened journal.
         self.opening_error = ""  # Why the journal is not open yet.
 
     def begin_opening(self) -> None:

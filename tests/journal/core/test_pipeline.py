@@ -6,11 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadsheet.base.machine import Tick
-from broadsheet.base.time import SECOND, Instant
+from broadsheet.base.time import SECOND, Instant, after
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
 from broadsheet.journal.core.append_admission import Limits
-from broadsheet.journal.core.attempts import ATTEMPT_BYTES, KEPT, SETTLED_KEPT, Attempts, Remembered
+from broadsheet.journal.core.attempts import (
+    ATTEMPT_BYTES,
+    KEPT,
+    SETTLED_FOR,
+    SETTLED_KEPT,
+    Attempts,
+    Remembered,
+)
 from broadsheet.journal.core.pipeline import PUT_RETRY, Pipeline
 from broadsheet.journal.core.pipeline_events import (
     Abort,
@@ -259,17 +266,32 @@ def test_the_oldest_attempts_are_forgotten_and_the_journal_says_from_where_it_kn
     ids = [bytes([n]) * ATTEMPT_BYTES for n in range(KEPT + 2)]
     for n, each in enumerate(ids):
         attempts.remember(Remembered(each, at(10 * n), at(10 * n + 10)))
-        attempts.settle(each)
+        attempts.settle(each, T0)
         attempts.check()
 
     assert [attempts.find(each) is None for each in ids] == [True, True] + [False] * KEPT
     assert attempts.known_from == 11
     assert attempts.copy().remembered() == attempts.remembered()
     assert all(attempts.is_settled(each) for each in ids)
-    for n in range(1, SETTLED_KEPT + 1):
-        attempts.settle(n.to_bytes(ATTEMPT_BYTES))
-    attempts.check()
-    assert not any(attempts.is_settled(each) for each in ids)
+
+
+def test_of_too_many_questions_the_last_ones_are_told_nothing_for_certain() -> None:
+    """C2: an earlier one was forgotten, and its copy took effect after its client had read "not appended"."""
+    m, mine = pipeline(), b"m" * ATTEMPT_BYTES
+    m.step(AttemptAsked(run="mine", attempt=mine), T0)
+    others = [n.to_bytes(ATTEMPT_BYTES) for n in range(SETTLED_KEPT)]
+    for each in others:
+        m.step(AttemptAsked(run="other", attempt=each), T0)
+    m.check()
+    assert m.step(submitted("late", 5, offset=at(0), attempt=mine), T0) == [
+        reply("late", Status.CANCELLED, 0, 0)
+    ]
+    assert not m.attempts.is_settled(others[-1])
+
+    m.step(AttemptAsked(run="later", attempt=others[-1]), after(T0, SETTLED_FOR))
+    m.check()
+    assert m.attempts.is_settled(others[-1])
+    assert not m.attempts.is_settled(mine), "no connection is left that could bring it"
 
 
 def test_an_absent_register_fails_a_strict_check() -> None:

@@ -6,7 +6,7 @@ Source: journals.12, 15, 24.
 
 import msgspec
 
-from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.time import SECOND, Duration, Instant
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
 from broadsheet.journal.core.registers import Condition, RegisterState, changed, is_met, is_within_limits
@@ -61,7 +61,9 @@ class PendingAppend:
         self.begin = self.end = ByteOffset(0)
         self.token = Token(0)  # 0: there is nothing to persist.
         self.registers: RegisterState | None = None  # The new state, if the append changes registers.
-        self.settles = b""  # The attempt id that a client asked about.
+        self.settles: tuple[bytes, Instant] | None = (
+            None  # An attempt id that a client asked about, and when.
+        )
         self.is_whole = stream is None  # The length of a stream is known only at its end.
         self.pending_bytes = length if stream is None else 0
         """Bytes of content in memory: none for a stream, because it is staged in a file."""

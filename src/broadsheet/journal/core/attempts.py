@@ -8,7 +8,8 @@ Offsets are bytes. The newest `KEPT` attempts are remembered. No attempt at or a
 is forgotten: if one is not remembered, its append never took effect. The log's proposals and checkpoints
 carry attempts, so that a restart remembers the same ones. An attempt is *settled* when its client asked about
 it before it took effect: a copy of the append that arrives later is refused. Settled attempts are lost with
-the process. That is safe, because the connections that could still bring a copy end with it.
+the process. That is safe, because the connections that could still bring a copy end with it. While too many
+were settled lately, no other one is, and its client is told nothing for certain.
 
 This module does not accept or refuse appends. Source: journals.11, journals.21; J6, J7, C2.
 """
@@ -18,6 +19,7 @@ from typing import Final, Self
 
 import msgspec
 
+from broadsheet.base.time import SECOND, Duration, Instant, since
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import InvalidArgument
 
@@ -26,6 +28,11 @@ KEPT: Final = 64
 """Attempts that a journal remembers: about 2 KiB of each checkpoint."""
 SETTLED_KEPT: Final = 4_096
 """Settled attempts that a process remembers of a journal: 64 KiB."""
+SETTLED_FOR: Final = Duration(600 * SECOND)
+"""How long each is remembered at least. A copy can only be in a connection that was open when the client
+asked, and one from which nothing is heard ends within a minute."""
+NOTHING_KNOWN: Final = ByteOffset((1 << 63) - 1)
+"""The `known_from` that leaves every outcome open."""
 
 
 def validate_attempt(attempt: bytes) -> None:
@@ -55,14 +62,14 @@ class Attempts:
         """Start with the attempts in `remembered`, oldest first."""
         self.known_from = known_from
         self._remembered: dict[bytes, Remembered] = {}
-        self._settled: dict[bytes, None] = {}
+        self._settled: dict[bytes, Instant] = {}
         for each in remembered:
             self.remember(each)
 
     @classmethod
     def nothing_known(cls) -> Self:
         """The attempts of a journal that may have lost records: every answer is "not known"."""
-        return cls(known_from=ByteOffset((1 << 63) - 1))
+        return cls(known_from=NOTHING_KNOWN)
 
     def remember(self, append: Remembered) -> None:
         """Note that `append` is committed; forget the oldest one above `KEPT`."""
@@ -76,19 +83,23 @@ class Attempts:
         """The append of that attempt, if it is committed and remembered."""
         return self._remembered.get(attempt)
 
-    def settle(self, attempt: bytes) -> None:
-        """Note that the attempt's client was told "not appended": a copy that arrives later is refused."""
-        self._settled[attempt] = None
-        if len(self._settled) > SETTLED_KEPT:
-            del self._settled[next(iter(self._settled))]
+    def settle(self, attempt: bytes, now: Instant) -> None:
+        """Refuse copies of the attempt from now on; not if `SETTLED_KEPT` others were settled lately."""
+        self._settled.pop(attempt, None)
+        if len(self._settled) >= SETTLED_KEPT:
+            oldest = next(iter(self._settled))
+            if since(self._settled[oldest], now) < SETTLED_FOR:
+                return
+            del self._settled[oldest]
+        self._settled[attempt] = now
 
     def is_settled(self, attempt: bytes) -> bool:
-        """Whether the attempt's client was told that it is not appended."""
+        """Whether a copy of the attempt is refused. Only then may its client be told "not appended"."""
         return attempt in self._settled
 
-    def settled(self) -> tuple[bytes, ...]:
-        """The settled attempts, oldest first."""
-        return tuple(self._settled)
+    def settled(self) -> dict[bytes, Instant]:
+        """When each of the settled attempts was settled, oldest first."""
+        return dict(self._settled)
 
     def lose(self, below: ByteOffset) -> None:
         """Note that attempts of appends below that offset may be missing."""

@@ -175,13 +175,13 @@ class Pipeline:
         self._queue.pending_bytes += entry.pending_bytes
         self._take(entry, effects)
 
-    def _on_attempt_asked(self, event: AttemptAsked, _now: Instant, effects: list[Output]) -> None:
+    def _on_attempt_asked(self, event: AttemptAsked, now: Instant, effects: list[Output]) -> None:
         status = self._admits(0)
         if status is not Status.OK:
             effects.append(self._refusal(event.run, status))
             return
         entry = PendingAppend(event.run, count=1, length=0, condition=None)
-        entry.settles = event.attempt
+        entry.settles = event.attempt, now
         self._take(entry, effects)
 
     def _take(self, entry: PendingAppend, effects: list[Output]) -> None:
@@ -225,7 +225,7 @@ class Pipeline:
         entry.token, entry.registers = Token(0), None
         self._queue.entries.append(entry)
         if entry.settles:  # Only now: an earlier copy of the attempt that waited may have taken effect.
-            self.attempts.settle(entry.settles)
+            self.attempts.settle(*entry.settles)
         if entry.status is Status.OK and entry.length:
             self._adopt(entry, effects)
 
