@@ -187,6 +187,27 @@ async def test_a_fragment_that_changes_in_its_store_is_not_served() -> None:
     bench.budget.check()
 
 
+async def test_a_damaged_fragment_is_noted_until_its_store_has_it_whole_again() -> None:
+    """A kept block of it proves nothing: health, an alert and `verify` said that nothing was damaged."""
+    bench, content = Bench(), text(6, 3 * BLOCK_BYTES)
+    fragment = bench.add(content)
+    name = f"{JOURNAL}/{fragment.name}"
+    assert await bench.read(fragment, 0, BLOCK_BYTES) == content[:BLOCK_BYTES]
+    bench.objects.objects[name] = content[:-1] + bytes([content[-1] ^ 1])
+    with pytest.raises(Corrupt) as met:
+        await bench.read(fragment, 2 * BLOCK_BYTES, BLOCK_BYTES)
+    bench.store.refused(JOURNAL, fragment, met.value)
+
+    with pytest.raises(Corrupt):
+        await bench.read(fragment, 0, BLOCK_BYTES)
+    assert list(bench.store.damaged) == [name]
+
+    bench.objects.objects[name] = content
+    assert await bench.read(fragment, 0, BLOCK_BYTES) == content[:BLOCK_BYTES]
+    assert not bench.store.damaged
+    bench.budget.check()
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("extra", [b"", b"more"])
 async def test_a_fragment_of_another_length_than_its_name_says_is_refused(codec: Codec, extra: bytes) -> None:

@@ -252,7 +252,11 @@ class FragmentStore:
         return block.content[at : at + length]
 
     def refused(self, journal: JournalName, fragment: Fragment, error: Corrupt) -> None:
-        """Note that a reader was refused a damaged fragment; `DAMAGED_MAX` are noted at most."""
+        """Note that a reader was refused a damaged fragment; `DAMAGED_MAX` are noted at most.
+
+        Nothing of it is kept, so that whoever is served its bytes later proves that its store has it whole.
+        """
+        self.let_go(journal, (fragment,))
         name = f"{journal}/{fragment.name}"
         if name not in self.damaged and len(self.damaged) < DAMAGED_MAX:
             self.damaged[name] = str(error)
