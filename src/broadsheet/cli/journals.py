@@ -172,8 +172,8 @@ def fragments(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = 
 def verify(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
     """Read every closed fragment of a journal through its node, and compare its sum with its name.
 
-    The exit status is 1 if one is damaged or cannot be read. `doctor --fragments` reads the stores of a
-    machine without a node.
+    The exit status is 1 if one is damaged or cannot be read. What the node has in memory it does not read
+    from its store again. `doctor --fragments` reads the stores of a machine without a node.
     """
     told: list[inspection.Verified] = []
 
