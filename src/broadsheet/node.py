@@ -79,7 +79,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for peer, address in self.peers.items():
             check_address(f"node.peers.{peer}", address)
         if not self.id.isidentifier() and not self.id.replace("-", "_").replace(".", "_").isalnum():
-            raise ValueError(f"node.id {self.id!r} is not made of letters, digits, dots, dashes")
+            raise ValueError(f"node.id {self.id!r} is not made of letters, digits, dots, dashes, underscores")
         if self.peers and self.id not in self.peers:
             raise ValueError(f"node.peers names {', '.join(self.peers)}, but not node.id {self.id}")
         if len(self.peers) > ACCEPTORS_MAX:
